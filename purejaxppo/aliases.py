@@ -45,13 +45,13 @@ Params = Any
 OptState = Any
 """An optax state over the parameters as one flat vector [P]."""
 
-Stored = Any
+ObsBuffer = Any
 """An `ObsStorage`'s data of a rollout besides its rows; () where the rows are the observations."""
 
-ObsRows = Any
+StoredObs = Any
 """Rows of an `ObsStorage` [..., N]: observations, or the positions of their windows."""
 
-Figures = dict[str, jax.Array]
+MetricDict = dict[str, jax.Array]
 """Numbers [] by their names on the dashboard."""
 
 InitialCarry = Callable[[tuple[int, ...]], Carry]

@@ -22,19 +22,19 @@ from typing import Any, Self
 
 NUMBERS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 """Signals to handle; Windows has no SIGHUP."""
-TAKEN = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
+STOPPING = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
 NOTHING_LOST = "what was saved before is as it was"
 FLUSH_SECONDS = 0.5
 REPEAT_SECONDS = 1.0
 """Time after a SIGTERM in which another one is ignored."""
 PARTIAL: set[Path] = set()
 """Files that are being written, and are deleted when a signal ends the process."""
-_TAKERS: list["Interrupt"] = []
+_ACTIVE: list["Interrupt"] = []
 """Interrupts that take the first signal."""
 
 
 @contextlib.contextmanager
-def named_when_done(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a path to write to, which becomes `path` on success and is deleted on failure."""
     partial = path.with_name(f".{path.name}")
     PARTIAL.add(partial)
@@ -60,7 +60,7 @@ class Interrupt:
         if threading.current_thread() is threading.main_thread():
             for number in _not_ignored():
                 self._old[number] = signal.signal(number, self._handle)
-            _TAKERS.append(self)
+            _ACTIVE.append(self)
 
     def __enter__(self) -> Self:
         """Returns itself; its handlers are installed already."""
@@ -73,9 +73,9 @@ class Interrupt:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.take(number)
-        self._give_back(signal.SIGINT)
-        if not self.repeats(number):
-            self._give_back(signal.SIGTERM)
+        self._restore_handlers(signal.SIGINT)
+        if not self.is_repeat(number):
+            self._restore_handlers(signal.SIGTERM)
             if number == signal.SIGTERM:
                 signal.raise_signal(number)
 
@@ -84,18 +84,18 @@ class Interrupt:
         if self.signal is None:
             self.signal, self._since = signal.Signals(number).name, time.monotonic()
 
-    def repeats(self, number: int) -> bool:
+    def is_repeat(self, number: int) -> bool:
         """True if a signal is the SIGTERM that was taken, or another one right after it."""
         soon = time.monotonic() - self._since < REPEAT_SECONDS
         return number == signal.SIGTERM and self.signal == "SIGTERM" and soon
 
     def restore(self) -> None:
         """Restores the previous signal handlers."""
-        self._give_back(*NUMBERS)
-        if self in _TAKERS:
-            _TAKERS.remove(self)
+        self._restore_handlers(*NUMBERS)
+        if self in _ACTIVE:
+            _ACTIVE.remove(self)
 
-    def _give_back(self, *numbers: signal.Signals) -> None:
+    def _restore_handlers(self, *numbers: signal.Signals) -> None:
         for number in numbers:
             if number in self._old:
                 signal.signal(number, self._old.pop(number))
@@ -111,7 +111,7 @@ def _is_hangup(number: int) -> bool:
     return signal.Signals(number).name == "SIGHUP"
 
 
-def listen() -> None:
+def handle_signals() -> None:
     """Makes a signal end a process that runs one command at once, with 128 + its number.
 
     A signal that an `Interrupt` takes ends it later. Saves on disk are complete, since they get
@@ -122,27 +122,27 @@ def listen() -> None:
     for number in _not_ignored():
         signal.signal(number, _leave_to_thread)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    threading.Thread(target=_hear, args=(read,), daemon=True).start()
+    threading.Thread(target=_read_signals, args=(read,), daemon=True).start()
 
 
 def _leave_to_thread(number: int, frame: FrameType | None) -> None:
     del number, frame
 
 
-def _hear(read: int) -> None:
+def _read_signals(read: int) -> None:
     """Reads the numbers of signals from a pipe, and acts on them."""
     taken: Interrupt | None = None
     while number := os.read(read, 1):
         if number[0] not in NUMBERS:
             continue
-        if _TAKERS and taken is None:
-            taken = _TAKERS[-1]
+        if _ACTIVE and taken is None:
+            taken = _ACTIVE[-1]
             taken.take(number[0])  # the signal may be older than its handler
             if number[0] == signal.SIGINT:  # Ctrl-C
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
-                _say(f"{after_the_bar}{TAKEN}")
-        elif taken is None or not (_is_hangup(number[0]) or taken.repeats(number[0])):
-            _end(number[0])
+                _write_line(f"{after_the_bar}{STOPPING}")
+        elif taken is None or not (_is_hangup(number[0]) or taken.is_repeat(number[0])):
+            _exit_now(number[0])
 
 
 def end_children() -> None:
@@ -163,7 +163,7 @@ def end_children() -> None:
                 os.kill(child, signal.SIGTERM)
 
 
-def _end(number: int) -> None:
+def _exit_now(number: int) -> None:
     """Ends the process without waiting for anything that it is doing."""
     for partial in list(PARTIAL):
         partial.unlink(missing_ok=True)
@@ -172,7 +172,7 @@ def _end(number: int) -> None:
     flush.start()
     flush.join(FLUSH_SECONDS)
     show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-    _say(f"error: interrupted; {NOTHING_LOST}{show_cursor}")
+    _write_line(f"error: interrupted; {NOTHING_LOST}{show_cursor}")
     os._exit(128 + number)
 
 
@@ -181,7 +181,7 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _say(text: str) -> None:
+def _write_line(text: str) -> None:
     """Writes one line to stderr, without Python's own buffers, which may be locked."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from purejaxppo.agents import diagnostics, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
-from purejaxppo.agents.decisions import followed, following
+from purejaxppo.agents.decisions import has_next_obs, next_entries
 from purejaxppo.agents.extras.auxiliary_losses import Terms
 from purejaxppo.agents.extras.intrinsic import BonusRows, Intrinsic
 from purejaxppo.agents.extras.symmetry import Symmetry
@@ -23,8 +23,18 @@ from purejaxppo.agents.objectives import Objective
 from purejaxppo.agents.obs_storage import ObsStorage, before_and_after
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import scheduled
-from purejaxppo.agents.sequences import Layout
-from purejaxppo.aliases import Array, Figures, InitialCarry, Key, Obs, Params, Scalar, Stored, Tree
+from purejaxppo.agents.sequences import UnitLayout
+from purejaxppo.aliases import (
+    Array,
+    InitialCarry,
+    Key,
+    MetricDict,
+    Obs,
+    ObsBuffer,
+    Params,
+    Scalar,
+    Tree,
+)
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.base import Env
 from purejaxppo.parallel.shards import Shards
@@ -64,7 +74,7 @@ class Parts(NamedTuple):
     """Recurrent carry of the policy that acts."""
     storage: ObsStorage
     """Storage of a rollout's observations."""
-    layout: Layout
+    layout: UnitLayout
     """Single steps or sequences, of which minibatches are made."""
     critic: Critic
     """Critic head: decodes values from a network's outputs and computes their loss."""
@@ -86,10 +96,10 @@ class Parts(NamedTuple):
     """The policy's loss."""
 
     @property
-    def figures(self) -> tuple[str, ...]:
+    def metric_names(self) -> tuple[str, ...]:
         """Names of the columns of metrics.csv that the extras of `Metrics` fill."""
-        optimizer = optimizers.figures(self.config.ppo)
-        return (*self.bonus.figures, *self.critic.figures, *self.terms.figures, *optimizer)
+        optimizer = optimizers.metric_names(self.config.ppo)
+        return (*self.bonus.figures, *self.critic.metrics, *self.terms.figures, *optimizer)
 
 
 def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
@@ -116,10 +126,10 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
     def body(_: Array, carried: Trained) -> Trained:
         state, total = carried
         state, metrics = train_step(parts, state, hp)
-        diagnostics.check_extras(metrics, parts.figures)
+        diagnostics.check_extras(metrics, parts.metric_names)
         return state, jax.tree.map(jnp.add, total, metrics)
 
-    none = diagnostics.zero_metrics(parts.figures)
+    none = diagnostics.zero_metrics(parts.metric_names)
     return jax.lax.fori_loop(0, num_updates, body, (state, none))
 
 
@@ -178,7 +188,7 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
             loss=partial(minibatch_loss, parts, agent, value_stats, hp),
             psum=parts.shards.psum,
             before_epoch=fresh,
-            prepare=partial(read_minibatch, parts, rollout.stored),
+            prepare=partial(read_minibatch, parts, rollout.obs_buffer),
             project=optimizers.projection(params, parts.policy.network.limits),
         ),
         params,
@@ -191,10 +201,10 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
     )
     agent = AgentState(updated.params, update_obs_stats(parts, state.agent.obs_stats, rollout))
     metrics = diagnostics.summarise(agent, rollout, batch, updated.losses, parts.shards.psum)
-    extras = bonus.figures | diagnostics.mean_of_targets(
-        parts.critic.figures, batch, parts.shards.psum
+    extras = bonus.metrics | diagnostics.mean_of_targets(
+        parts.critic.metrics, batch, parts.shards.psum
     )
-    extras |= optimizers.measure(parts.config.ppo, updated.opt_state)
+    extras |= optimizers.metrics(parts.config.ppo, updated.opt_state)
     state = state.replace(
         agent=agent,
         opt_state=updated.opt_state,
@@ -228,7 +238,7 @@ class Bonus(NamedTuple):
     reward: Array  # [T, N]
     state: Tree  # TrainState.intrinsic
     returns: Tree  # TrainState.bonus_return
-    figures: Figures
+    metrics: MetricDict
 
 
 def add_bonus(
@@ -238,12 +248,12 @@ def add_bonus(
     rows, intrinsic, returns = rollout.transitions, state.intrinsic, state.bonus_return
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
     obs, after = before_and_after(parts.storage, rollout)
-    seen = BonusRows(normalized(obs), normalized(after), rows.action, followed(rows))
+    seen = BonusRows(normalized(obs), normalized(after), rows.action, has_next_obs(rows))
     if parts.bonus.track:
         intrinsic, returns = parts.bonus.track(intrinsic, returns, seen, parts.shards.psum)
     bonus = parts.bonus.reward(intrinsic, seen)
-    intrinsic, figures = parts.bonus.update(intrinsic, seen, keys.bonus, parts.shards.psum)
-    return Bonus(reward + hp.intrinsic_coef * bonus, intrinsic, returns, figures)
+    intrinsic, metrics = parts.bonus.update(intrinsic, seen, keys.bonus, parts.shards.psum)
+    return Bonus(reward + hp.intrinsic_coef * bonus, intrinsic, returns, metrics)
 
 
 def make_batch(
@@ -259,7 +269,7 @@ def make_batch(
     out = parts.layout.evaluate_rollout(partial(parts.policy.unroll, agent), rollout, parts.storage)
     last = parts.policy.apply(agent, out.carry, end.obs, end.start).critic
     value, last = (parts.critic.value(x, value_stats) for x in (out.critic, last))
-    next_value = parts.critic.clip_bootstrap(following(value, last, rows.absent), value_stats)
+    next_value = parts.critic.clip_bootstrap(next_entries(value, last, rows.absent), value_stats)
     predictions = Predictions(value, next_value, out.dist_params)
     advantage, target = parts.advantages(rows, reward, predictions, hp)
     batch = Batch(
@@ -286,9 +296,9 @@ def track_targets(
     return parts.critic.preserve(params, stats, new), new
 
 
-def read_minibatch(parts: Parts, stored: Stored, rows: Batch) -> Batch:
+def read_minibatch(parts: Parts, buffer: ObsBuffer, rows: Batch) -> Batch:
     """A minibatch with its observations, and with its mirror images where these are configured."""
-    return parts.symmetry.augment(rows._replace(obs=parts.storage.read(stored, rows.obs)))
+    return parts.symmetry.augment(rows._replace(obs=parts.storage.read(buffer, rows.obs)))
 
 
 def minibatch_loss(
@@ -326,6 +336,6 @@ def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> Run
         def sums(obs: Obs, valid: Array) -> Tree:
             return normalize.sum_rows(function(parts.policy.normalizable(obs)), valid)
 
-        return parts.storage.sum_rows(sums, rollout.stored, transitions.obs, transitions.valid)
+        return parts.storage.sum_rows(sums, rollout.obs_buffer, transitions.obs, transitions.valid)
 
     return normalize.merge_stats(stats, total, jnp.sum(transitions.valid), parts.shards.psum)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
-from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs, ObsRows, Stored
+from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs, ObsBuffer, StoredObs
 from purejaxppo.envs.base import Env, EnvStep
 from purejaxppo.spaces import example
 from purejaxppo.streams import ENVIRONMENTS, stream
@@ -107,12 +107,12 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
     after = state.replace(
         env=env_state,
         obs=out.obs,
-        start=decisions.begins(out.valid, out.diverged, state.absent, out.at_once),
+        start=decisions.starts_episode(out.valid, out.diverged, state.absent, out.at_once),
         carry=decisions.hold(state.absent, state.carry, choice.carry),
         episode_return=jnp.where(row.finished, 0.0, row.episode_return),
         episode_length=jnp.where(row.finished, 0, row.episode_length),
         absent=out.absent,
-        open=decisions.latest(state, choice, out.valid, out.reward),
+        open=decisions.latest_decision(state, choice, out.valid, out.reward),
     )
     return after, row
 
@@ -132,8 +132,8 @@ def collect(
     """
 
     def body(
-        carried: tuple[RolloutState, Stored], key: Key
-    ) -> tuple[tuple[RolloutState, Stored], tuple[Transition, Episodes]]:
+        carried: tuple[RolloutState, ObsBuffer], key: Key
+    ) -> tuple[tuple[RolloutState, ObsBuffer], tuple[Transition, Episodes]]:
         before, stored = carried
         stored, obs = storage.append(stored, before.obs, before.start, before.env)
         after, row = step(env, act, before, key)
@@ -146,7 +146,7 @@ def collect(
     return decisions.join(state, Rollout(transitions, stored, state.carry, end, episodes))
 
 
-def transition(before: RolloutState, obs: ObsRows, row: StepRow) -> Transition:
+def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition:
     """Return a step as a rollout stores it.
 
     Args:

@@ -31,7 +31,7 @@ TERMS = 0x7465726D
 """Initial parameters of users' own terms of the loss, from the network's first key."""
 VARIATION = 0x76617279
 """Parameters of a randomized episode, from its reset's key, so that the start stays the same."""
-OWN_VARIATION = 0x76617230
+CUSTOM_VARIATION = 0x76617230
 """Draws of a simulator's own function for an episode, from its reset's key."""
 
 STAGGER = 0x73746167

@@ -16,14 +16,14 @@ from purejaxppo.aliases import (
     Carry,
     EnvAction,
     EnvState,
-    Figures,
     Key,
+    MetricDict,
     Obs,
-    ObsRows,
+    ObsBuffer,
     OptState,
     Params,
     Scalar,
-    Stored,
+    StoredObs,
     Tree,
 )
 from purejaxppo.config.schema import TUNABLE, PPOConfig
@@ -63,7 +63,7 @@ class EnvSpaces(Protocol):
 class Transition(NamedTuple):
     """One step of every environment; a rollout stacks T of them."""
 
-    obs: ObsRows  # [N, ...] the observation before the action, as a row of `obs_storage`
+    obs: StoredObs  # [N, ...] the observation before the action, as a row of `obs_storage`
     action: Action  # [N, ...]
     log_prob: jax.Array  # [N] of the behaviour policy
     reward: jax.Array  # [N]
@@ -150,7 +150,7 @@ class Rollout(NamedTuple):
     """T steps of N environments, with the data needed to learn from them."""
 
     transitions: Transition  # [T, N]
-    stored: Stored  # storage behind the rows transitions.obs
+    obs_buffer: ObsBuffer  # storage behind the rows transitions.obs
     carry: Carry  # [N, ...] recurrent carry before the first row
     end: RolloutState  # after the last row
     episodes: Episodes
@@ -198,16 +198,18 @@ class AgentState(struct.PyTreeNode):
     obs_stats: RunningStats  # of observations, frozen during a rollout and its update
 
 
-def state_field(*, local: bool = False, own: str = "", untaught: str = "") -> Any:
+def state_field(*, local: bool = False, not_inherited: str = "", not_taught: str = "") -> Any:
     """A field of a training state, with metadata on how it is sharded and copied.
 
     Args:
         local: each shard has its own (a leading axis of D outside of a shard's functions), or all
             have the same.
-        own: reason why a member of a population does not copy it from another member; "": it does.
-        untaught: reason why it is not copied from the imitation of a teacher; "": it is.
+        not_inherited: reason why a population member does not copy it from another; "": it does.
+        not_taught: reason why it is not copied from the imitation of a teacher; "": it is.
     """
-    return struct.field(metadata={"local": local, "own": own, "untaught": untaught})
+    return struct.field(
+        metadata={"local": local, "not_inherited": not_inherited, "not_taught": not_taught}
+    )
 
 
 class TrainState(struct.PyTreeNode):
@@ -215,26 +217,28 @@ class TrainState(struct.PyTreeNode):
 
     agent: AgentState = state_field()
     opt_state: OptState = state_field(
-        untaught="its moments are of another loss, and of another optimiser with adaptive rates"
+        not_taught="its moments are of another loss, and of another optimiser with adaptive rates"
     )
     reward_stats: RunningStats = state_field()  # of discounted returns
     value_stats: ValueStats = state_field()  # of value targets, for critics that use them
     intrinsic: Tree = state_field(  # state of the intrinsic reward; () for none
-        untaught="a student is not curious"
+        not_taught="a student is not curious"
     )
     bonus_return: Tree = state_field(  # [N] discounted intrinsic returns; () if not used
-        local=True, own="environments continue", untaught="a student is not curious"
+        local=True, not_inherited="environments continue", not_taught="a student is not curious"
     )
     update: jax.Array = state_field(  # [] int32: PPO iterations done
-        own="all members' are the same", untaught="the run begins"
+        not_inherited="all members' are the same", not_taught="the run begins"
     )
     rollout: RolloutState = state_field(
         local=True,
-        own="environments go on; a recurrent carry, which is the old network's, begins anew",
-        untaught="its carry is the teacher's",
+        not_inherited="environments continue, and a carry belongs to the network that made it",
+        not_taught="its carry is the teacher's",
     )
     key: jax.Array = state_field(  # a PRNG key
-        local=True, own="or parent and child would draw the same", untaught="the run's own"
+        local=True,
+        not_inherited="or parent and child would draw the same",
+        not_taught="the run's own",
     )
 
 
@@ -276,7 +280,7 @@ class Metrics(NamedTuple):
     explained_variance: jax.Array  # [] summed over those
     finite: jax.Array  # [] int32: updates with a finite agent before and after them
     learned: jax.Array  # [] int32: updates that skipped not all of their gradient steps
-    extras: Figures  # {} unless an extra reports
+    extras: MetricDict  # {} unless an extra reports
 
 
 Trained = tuple[TrainState, Metrics]

@@ -170,7 +170,7 @@ def test_advantages_are_those_from_decision_to_decision(script, rnn, make_config
         args = parts, state.agent
         reward = rows.transitions.reward
         batch = learner.make_batch(*args, rows, reward, hp, state.value_stats)
-        read = learner.read_minibatch(parts, rows.stored, batch)
+        read = learner.read_minibatch(parts, rows.obs_buffer, batch)
         losses = learner.minibatch_loss(*args, state.value_stats, hp, state.agent.params, read)[1]
         return rows.end, batch, losses
 
@@ -401,7 +401,7 @@ def joined(reward, truncated, absent, start, valid, before=None):
 def estimate(rows, value, last, gamma, lam):
     """Advantages and targets of rows from decision to decision."""
     rows = jax.tree.map(jnp.asarray, rows)
-    after = decisions.following(jnp.asarray(value), jnp.asarray(last), rows.absent)
+    after = decisions.next_entries(jnp.asarray(value), jnp.asarray(last), rows.absent)
     return advantages.gae(
         rows.reward,
         value,

@@ -63,9 +63,9 @@ def test_every_column_of_the_metrics_is_on_its_page():
         "intrinsic": {"kind": "rnd"},
         "ppo": {"critic": "hl_gauss", "learning_rate_schedule": "adaptive", "num_minibatches": 1},
     }
-    figures = make_parts(from_dict(all_kinds)).figures
+    extras = make_parts(from_dict(all_kinds)).metric_names
     own = ("losses/NAME", "population/NAME", "population/parent", "population/copied")
-    columns = {*COLUMNS, *MEMBER_COLUMNS, SUCCESS, *figures, *own}
+    columns = {*COLUMNS, *MEMBER_COLUMNS, SUCCESS, *extras, *own}
     rows = re.findall(r"^\| `(\S+)` \|", page("docs/metrics.md"), re.MULTILINE)
     assert sorted(rows) == sorted(columns)
 

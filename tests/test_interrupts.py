@@ -17,10 +17,10 @@ BUSY = """
 import ctypes, os, pathlib, sys
 from purejaxppo import interrupts
 
-interrupts.listen()
+interrupts.handle_signals()
 if "take" in sys.argv:
     taker = interrupts.Interrupt()
-with interrupts.named_when_done(pathlib.Path("film.gif")) as partial:
+with interrupts.atomic_write(pathlib.Path("film.gif")) as partial:
     partial.write_text("half of it")
     print("not flushed")
     lock, wait = ctypes.create_string_buffer(64), ctypes.CDLL(None).sem_wait
@@ -177,9 +177,9 @@ class Taker:
 read, write = os.pipe()
 os.write(write, bytes([signal.SIGTERM]))
 os.close(write)
-interrupts._TAKERS.append(Taker())
-interrupts._hear(read)
-print(interrupts._TAKERS[0].signal)
+interrupts._ACTIVE.append(Taker())
+interrupts._read_signals(read)
+print(interrupts._ACTIVE[0].signal)
 """
     process = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

@@ -415,7 +415,7 @@ def test_bonus_and_terms_do_not_read_the_next_episodes_first_observation(kind, m
         given = rollout._replace(transitions=changed)
         keys = streams.split_keys(state.key)
         batch = learner.make_batch(parts, state.agent, given, rows.reward, hp, state.value_stats)
-        batch = learner.read_minibatch(parts, given.stored, batch)
+        batch = learner.read_minibatch(parts, given.obs_buffer, batch)
         evaluate = parts, state.agent, state.value_stats, hp, state.agent.params, batch
         found = learner.evaluate_minibatch(*evaluate).terms
         return learner.add_bonus(parts, state, given, rows.reward, hp, keys), found
@@ -464,13 +464,13 @@ def test_metrics_say_what_critic_and_rate_report(make_config):
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     step = jax.jit(partial(learner.train_step, parts))
     state, metrics = step(state, make_hyperparams(parts.config))
-    assert set(metrics.extras) == set(parts.figures)
+    assert set(metrics.extras) == set(parts.metric_names)
     assert metrics.extras[critics.CLIPPED] == 0
     assert metrics.extras[optimizers.RATE_FACTOR] == state.opt_state[-1] != 1
     batch = ppo.Batch(*[None] * len(ppo.Batch._fields))._replace(
         target=jnp.array([1e7, 3.0, -1e9, 1e9]), valid=jnp.array([True, True, True, False])
     )
-    shares = diagnostics.mean_of_targets(parts.critic.figures, batch, lambda x: x)
+    shares = diagnostics.mean_of_targets(parts.critic.metrics, batch, lambda x: x)
     np.testing.assert_allclose(shares[critics.CLIPPED], 2 / 3, rtol=1e-6)
 
 
@@ -488,5 +488,7 @@ def test_a_metric_without_a_name_and_a_name_without_a_metric_are_named(make_conf
             jax.eval_shape(partial(learner.train_chunk, parts), state, hp, jnp.int32(1))
         return str(error.value)
 
-    assert error_of(named).startswith("mine/bonus is in Parts.figures, but no update computes it.")
+    assert error_of(named).startswith(
+        "mine/bonus is in Parts.metric_names, but no update computes it."
+    )
     assert error_of(computed).startswith("mine/bonus is a metric of an update, but neither ")

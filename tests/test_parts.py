@@ -64,7 +64,7 @@ def test_the_collector_is_brain_and_inference_in_turns(parts, state, key):
     def collected(start):
         start = learner.begin_rollout(parts, start, key, 0.0)
         rollout = collect(parts.env, act, start, key, 16, storage=parts.storage)
-        return rollout, parts.storage.read(rollout.stored, rollout.transitions.obs)
+        return rollout, parts.storage.read(rollout.obs_buffer, rollout.transitions.obs)
 
     rollout, seen = collected(state.rollout)
     last, transitions, episodes = rollout.end, rollout.transitions, rollout.episodes
@@ -107,7 +107,7 @@ def test_collector_and_trainer_are_train_step(parts, state):
             ppo.Update(
                 loss=partial(learner.minibatch_loss, parts, agent, stats, now),
                 psum=lambda x: x,
-                prepare=partial(learner.read_minibatch, parts, rollout.stored),
+                prepare=partial(learner.read_minibatch, parts, rollout.obs_buffer),
             ),
             agent.params,
             state.opt_state,

@@ -205,7 +205,7 @@ def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_traini
             state.value_stats,
             hp,
             state.agent.params,
-            learner.read_minibatch(parts, rollout.stored, batch),
+            learner.read_minibatch(parts, rollout.obs_buffer, batch),
         )
         # The last step of the second sequence of each environment.
         return jnp.sum(evaluation.value_loss[4:, -1])
@@ -251,7 +251,7 @@ def test_forbidden_actions_are_never_drawn_and_masks_survive_the_update(make_tra
     batch = jax.jit(partial(learner.make_batch, parts))(
         state.agent, rollout, transitions.reward, training.hp, state.value_stats
     )
-    rows = learner.read_minibatch(parts, rollout.stored, batch)
+    rows = learner.read_minibatch(parts, rollout.obs_buffer, batch)
     mask = transitions.obs["action_mask"]
     for obs in (rows.obs, parts.policy.normalize_obs(rollout.obs_stats, rows.obs)):
         assert obs["action_mask"].dtype == jnp.uint8
@@ -430,7 +430,7 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
     for field in fields(TrainState):
         old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
         same = all(a is b for a, b in zip(old, new, strict=True))
-        assert same == bool(field.metadata["untaught"]), field.name
+        assert same == bool(field.metadata["not_taught"]), field.name
     assert taught.agent.obs_stats.count == taught.value_stats.moments.count > 0
     assert taught.reward_stats.count == taught.value_stats.moments.count
 

@@ -24,7 +24,7 @@ def test_every_field_of_a_state_is_a_shards_or_all_shards():
 
 
 def test_what_is_not_copied_is_a_field_with_a_reason():
-    for kind in ("own", "untaught"):
+    for kind in ("not_inherited", "not_taught"):
         exempt = {f.name: f.metadata[kind] for f in fields(TrainState) if f.metadata[kind]}
         assert set(exempt) < set(NAMES)
         assert all(" " in reason for reason in exempt.values())
@@ -34,7 +34,7 @@ def test_what_is_not_copied_is_a_field_with_a_reason():
 
 def test_every_field_of_a_state_says_what_happens_to_it():
     for field in fields(PopulationState):
-        assert set(field.metadata) >= {"local", "own", "untaught"}, field.name
+        assert set(field.metadata) >= {"local", "not_inherited", "not_taught"}, field.name
 
 
 def shapes_of_all_fields(make_config):

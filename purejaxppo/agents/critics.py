@@ -42,7 +42,7 @@ class Critic(NamedTuple):
     """(params, old stats, new stats) -> params with the same values as before."""
     gain: float = 1.0
     """Gain of its layer's initial weights."""
-    figures: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
+    metrics: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
     """Functions, targets [B] -> [B], whose means are reported, by dashboard name."""
     track: Callable[[ValueStats, Array, Array, Reduce, Reduce], ValueStats] = lambda stats, *_: (
         stats
@@ -52,7 +52,7 @@ class Critic(NamedTuple):
     """(values [...], stats) -> values that a step may bootstrap from."""
 
 
-def keep(params: Params, old: ValueStats, new: ValueStats) -> Params:
+def unchanged_params(params: Params, old: ValueStats, new: ValueStats) -> Params:
     """The parameters, unchanged: for critics whose values do not depend on the statistics."""
     del old, new
     return params
@@ -70,7 +70,7 @@ def scalar(value_clipping: bool) -> Critic:
             return losses.clipped_squared_error(value, old_value, target, hp.vf_clip_eps)
         return losses.squared_error(value, target)
 
-    return Critic(1, lambda outputs, stats: outputs[..., 0], loss, keep)
+    return Critic(1, lambda outputs, stats: outputs[..., 0], loss, unchanged_params)
 
 
 def symlog(x: Array) -> Array:
@@ -99,7 +99,7 @@ def symlog_critic() -> Critic:
         del old_value, stats, hp
         return losses.squared_error(outputs[..., 0], symlog(target))
 
-    return Critic(1, lambda outputs, stats: symexp(outputs[..., 0]), loss, keep)
+    return Critic(1, lambda outputs, stats: symexp(outputs[..., 0]), loss, unchanged_params)
 
 
 def hl_gauss(limits: Sequence[float]) -> Critic:
@@ -148,10 +148,10 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
         less = jnp.where(old.low <= old.high, jnp.minimum(2.0 * beyond, 16.0), 0.0)
         return change_head(params, lambda kernel: kernel[:, column], lambda x: x[column] - less)
 
-    figures = {CLIPPED: lambda target: jnp.abs(symlog(target)) > limits[-1]}
+    metrics = {CLIPPED: lambda target: jnp.abs(symlog(target)) > limits[-1]}
     if len(limits) == 1:
-        return Critic(BINS, value, loss, keep, gain=0.0, figures=figures)
-    return Critic(BINS, value, loss, preserve, gain=0.0, figures=figures, track=observe)
+        return Critic(BINS, value, loss, unchanged_params, gain=0.0, metrics=metrics)
+    return Critic(BINS, value, loss, preserve, gain=0.0, metrics=metrics, track=update_target_stats)
 
 
 def change_head(
@@ -225,15 +225,15 @@ def popart() -> Critic:
         outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
     ) -> Array:
         del old_value, hp
-        mean, std = moments(stats)
+        mean, std = mean_and_std(stats)
         return losses.squared_error(outputs[..., 0], (target - mean) / std)
 
     def value(outputs: Array, stats: ValueStats) -> Array:
-        mean, std = moments(stats)
+        mean, std = mean_and_std(stats)
         return mean + std * outputs[..., 0]
 
     def preserve(params: Params, old: ValueStats, new: ValueStats) -> Params:
-        (old_mean, old_std), (mean, std) = moments(old), moments(new)
+        (old_mean, old_std), (mean, std) = mean_and_std(old), mean_and_std(new)
         return change_head(
             params,
             lambda kernel: kernel * (old_std / std),
@@ -243,13 +243,13 @@ def popart() -> Critic:
     return Critic(1, value, loss, preserve)
 
 
-def moments(stats: ValueStats) -> tuple[Array, Array]:
+def mean_and_std(stats: ValueStats) -> tuple[Array, Array]:
     """Mean and standard deviation of the targets so far, the latter at least 1e-4; [] each."""
     variance = normalize.variance(stats.moments)
     return stats.moments.mean, jnp.sqrt(jnp.maximum(variance, 1e-8))
 
 
-def observe(
+def update_target_stats(
     stats: ValueStats, target: Array, valid: Array, psum: Reduce, pmax: Reduce
 ) -> ValueStats:
     """Statistics updated by the valid rows of these targets, arrays [*B]."""
@@ -263,7 +263,7 @@ def observe(
     )
 
 
-def clip_observed(value: Array, stats: ValueStats) -> Array:
+def clip_to_targets(value: Array, stats: ValueStats) -> Array:
     """Values clipped to the range of all targets so far; unchanged before there are any."""
     return jnp.where(stats.low <= stats.high, jnp.clip(value, stats.low, stats.high), value)
 
@@ -282,7 +282,7 @@ def make(config: PPOConfig) -> Critic:
         limit = config.bootstrap_limit
         critic = critic._replace(clip_bootstrap=lambda value, _: jnp.clip(value, -limit, limit))
     if config.clip_bootstrap == "observed":
-        critic = critic._replace(clip_bootstrap=clip_observed)
+        critic = critic._replace(clip_bootstrap=clip_to_targets)
     if config.critic == "popart" or config.clip_bootstrap == "observed":
-        critic = critic._replace(track=observe)
+        critic = critic._replace(track=update_target_stats)
     return critic

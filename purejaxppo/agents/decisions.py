@@ -6,10 +6,11 @@ number of rows between them:
 
     δₖ = Rₖ + γ(1 - terminatedₖ) v(oₖ₊₁) - v(oₖ)        Rₖ = the rewards until the next observation
 
-So each decision's row takes the rewards and the end of the absent rows after it (`join`), values
-and traces pass over them (`following`, `advantages.gae`), and a recurrent carry is held (`hold`).
-A decision that is still open after a rollout's last row is no row of it: there is no observation
-to bootstrap from. It is the first row of the next rollout, with the rewards so far.
+The row of each decision gets the rewards and the end of the absent rows after it (`join`). Values
+and traces skip absent rows (`next_entries`, `advantages.gae`). A recurrent carry stays the same
+there (`hold`). A decision that is still open after a rollout's last row does not belong to this
+rollout, since there is no observation to bootstrap from. It becomes the first row of the next
+rollout, with the rewards so far.
 """
 
 from typing import NamedTuple
@@ -33,7 +34,7 @@ def hold(absent: Array | None, old: T, new: T) -> T:
     return jax.tree.map(lambda x, y: jnp.where(expand(absent, x), x, y), old, new)
 
 
-def begins(
+def starts_episode(
     valid: Array, diverged: Array, absent: Array | None, at_once: Array | None = None
 ) -> Array:
     """True where an observation is an episode's first, bool [N].
@@ -48,7 +49,7 @@ def begins(
     return first if at_once is None else first | at_once
 
 
-def following(rows: T, last: T, absent: Array | None) -> T:
+def next_entries(rows: T, last: T, absent: Array | None) -> T:
     """For each row, the entry of the row after it that is not absent, [T, N, ...].
 
     Args:
@@ -66,7 +67,7 @@ def following(rows: T, last: T, absent: Array | None) -> T:
     return jax.tree.map(lambda x: jnp.take_along_axis(x, expand(row, x), axis=0), after)
 
 
-def followed(rows: Transition) -> Array:
+def has_next_obs(rows: Transition) -> Array:
     """Return True for valid rows with a next observation of the same episode, bool [T, N].
 
     Where `at_once` is True, the next observation is the first one of the next episode.
@@ -74,7 +75,7 @@ def followed(rows: Transition) -> Array:
     return rows.valid if rows.at_once is None else rows.valid & ~rows.at_once
 
 
-def latest(
+def latest_decision(
     state: RolloutState, choice: PolicyStep, valid: Array, reward: Array
 ) -> OpenDecision | None:
     """Each agent's last decision after a step, None where no agent is ever absent.

@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.aliases import Array, Figures, Reduce
+from purejaxppo.aliases import Array, MetricDict, Reduce
 from purejaxppo.spaces import LARGEST
 from purejaxppo.types import AgentState, Batch, Episodes, Losses, Metrics, Rollout
 
@@ -14,29 +14,29 @@ ROUNDING = 1e-5
 """Value targets whose standard deviation is below this fraction of their mean do not vary."""
 
 
-def zero_metrics(figures: Sequence[str]) -> Metrics:
-    """Metrics of zeros; `figures` names the extras."""
+def zero_metrics(names: Sequence[str]) -> Metrics:
+    """Metrics of zeros; `names` lists the extras."""
     i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
-    extras = dict.fromkeys(figures, f)
+    extras = dict.fromkeys(names, f)
     losses = Losses._make([f] * (len(Losses._fields) - 1) + [()])
     return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, i, extras)
 
 
-def check_extras(metrics: Metrics, figures: Sequence[str]) -> None:
-    """Check that the extras of an update are those that `figures` names.
+def check_extras(metrics: Metrics, names: Sequence[str]) -> None:
+    """Check that the extras of an update are those that `names` lists.
 
     Raises:
         ValueError: one is not named, or one is missing.
     """
-    for name in sorted(metrics.extras.keys() - set(figures)):
+    for name in sorted(metrics.extras.keys() - set(names)):
         raise ValueError(
-            f"{name} is a metric of an update, but neither Parts.figures nor the figures of a part "
-            f"name it. Add it there."
+            f"{name} is a metric of an update, but neither Parts.metric_names nor a part "
+            f"lists it. Add it there."
         )
-    for name in sorted(set(figures) - metrics.extras.keys()):
+    for name in sorted(set(names) - metrics.extras.keys()):
         raise ValueError(
-            f"{name} is in Parts.figures, but no update computes it. Remove it there, or add it to "
-            f"the extras of diagnostics.summarise."
+            f"{name} is in Parts.metric_names, but no update computes it. Remove it there, or add "
+            f"it to the extras of diagnostics.summarise."
         )
 
 
@@ -78,16 +78,16 @@ def summarise(
 
 
 def mean_of_targets(
-    figures: Mapping[str, Callable[[Array], Array]], batch: Batch, psum: Reduce
-) -> Figures:
+    functions: Mapping[str, Callable[[Array], Array]], batch: Batch, psum: Reduce
+) -> MetricDict:
     """Means over all shards' valid value targets, [] each, of functions of targets by name."""
-    if not figures:
+    if not functions:
         return {}
 
     def total(x: Array) -> Array:
         return jnp.sum(x, where=batch.valid, dtype=jnp.float32)
 
-    sums = {name: total(function(batch.target)) for name, function in figures.items()}
+    sums = {name: total(function(batch.target)) for name, function in functions.items()}
     sums, count = psum((sums, total(batch.valid)))
     return {name: x / jnp.maximum(count, 1.0) for name, x in sums.items()}
 

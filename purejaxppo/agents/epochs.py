@@ -13,7 +13,7 @@ from purejaxppo.parallel import platforms
 from purejaxppo.types import Losses
 
 EpochState = Any
-"""State that an epoch changes, `ppo.Descent`; to the functions here any pytree."""
+"""State that an epoch changes, `ppo.GradientState`; to the functions here any pytree."""
 
 Epoch = Callable[[EpochState, Tree], tuple[EpochState, Losses]]
 """(state, key or minibatches) -> (state, losses [M] of the epoch's gradient steps)."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents.decisions import expand, following
-from purejaxppo.aliases import Array, EnvState, Obs, ObsRows, Stored, T
+from purejaxppo.agents.decisions import expand, next_entries
+from purejaxppo.aliases import Array, EnvState, Obs, ObsBuffer, StoredObs, T
 from purejaxppo.parallel import platforms
 from purejaxppo.spaces import Box, Space
 from purejaxppo.types import Rollout
@@ -29,38 +29,38 @@ IMAGES, IMAGES_ACCELERATED = 512, 16_384
 class FullObs:
     """Stores every observation: rows are the observations themselves, without further storage."""
 
-    def init(self, obs: Obs, length: int, env_state: EnvState) -> Stored:
+    def init(self, obs: Obs, length: int, env_state: EnvState) -> ObsBuffer:
         """Storage besides rows, before a rollout of `length` steps from `obs` [N, ...]."""
         del obs, length, env_state
         return ()
 
     def append(
-        self, stored: Stored, obs: Obs, start: Array, env_state: EnvState
-    ) -> tuple[Stored, ObsRows]:
+        self, buffer: ObsBuffer, obs: Obs, start: Array, env_state: EnvState
+    ) -> tuple[ObsBuffer, StoredObs]:
         """Stores one row.
 
         Args:
-            stored: of the rows so far.
+            buffer: of the rows so far.
             obs: [N, ...].
             start: True if it is an episode's first, bool [N].
             env_state: of the environments after they have returned it.
 
         Returns:
-            (stored, row [N]).
+            (buffer, row [N]).
         """
         del start, env_state
-        return stored, obs
+        return buffer, obs
 
-    def read(self, stored: Stored, rows: ObsRows) -> Obs:
+    def read(self, buffer: ObsBuffer, rows: StoredObs) -> Obs:
         """The observations [*B, ...] of rows [*B]."""
-        del stored
+        del buffer
         return rows
 
     def map_rows(
-        self, function: Callable[..., T], stored: Stored, rows: ObsRows, *others: Array
+        self, function: Callable[..., T], buffer: ObsBuffer, rows: StoredObs, *others: Array
     ) -> T:
         """Applies `function`(observations [T, N, ...], *others) to all rows; images in parts."""
-        del stored
+        del buffer
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
             return function(rows, *others)
         length, num_envs = others[0].shape
@@ -72,10 +72,10 @@ class FullObs:
         return jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
 
     def sum_rows(
-        self, function: Callable[..., T], stored: Stored, rows: ObsRows, *others: Array
+        self, function: Callable[..., T], buffer: ObsBuffer, rows: StoredObs, *others: Array
     ) -> T:
         """Applies `function`, which sums over the rows that it receives, to all rows [T, N]."""
-        del stored
+        del buffer
         return function(rows, *others)
 
 
@@ -131,21 +131,21 @@ class WindowedObs:
         )
 
     def append(
-        self, stored: Series, obs: Array, start: Array, env_state: EnvState
+        self, buffer: Series, obs: Array, start: Array, env_state: EnvState
     ) -> tuple[Series, WindowPosition]:
         """See `FullObs.append`; the row is its window's position."""
         num_envs = len(obs)
-        first = stored.time * self.slide
+        first = buffer.time * self.slide
         new = obs[:, -self.slide :]
-        begins = start & (stored.time > 0)
-        older = jnp.minimum(stored.age + self.slide, self.window)
+        begins = start & (buffer.time > 0)
+        older = jnp.minimum(buffer.age + self.slide, self.window)
         age = jnp.where(begins, 0, older)
-        stored = stored._replace(
+        buffer = buffer._replace(
             values=jax.lax.dynamic_update_slice_in_dim(
-                stored.values, new, first + self.window - self.slide, axis=1
+                buffer.values, new, first + self.window - self.slide, axis=1
             ),
             age=age,
-            time=stored.time + 1,
+            time=buffer.time + 1,
         )
         row = WindowPosition(
             env=jnp.arange(num_envs, dtype=jnp.int32),
@@ -153,33 +153,33 @@ class WindowedObs:
             origin=self.starts(env_state)[1],
             age=age,
         )
-        return stored, row
+        return buffer, row
 
-    def read(self, stored: Series, rows: WindowPosition) -> Array:
+    def read(self, buffer: Series, rows: WindowPosition) -> Array:
         """See `FullObs.read`; it takes as long as reading stored windows."""
-        values = _stretches(stored.values, rows.env, rows.first, self.window)
-        padded = jnp.concatenate([stored.starts, jnp.zeros_like(stored.starts)], axis=1)
+        values = _stretches(buffer.values, rows.env, rows.first, self.window)
+        padded = jnp.concatenate([buffer.starts, jnp.zeros_like(buffer.starts)], axis=1)
         start = _stretches(padded, rows.origin, rows.age, self.window)
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
         return jnp.where(expand(old, values), start, values)
 
     def map_rows(
-        self, function: Callable[..., T], stored: Series, rows: WindowPosition, *others: Array
+        self, function: Callable[..., T], buffer: Series, rows: WindowPosition, *others: Array
     ) -> T:
         """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
         num_envs = rows.env.shape[1]
         most = ROWS_ACCELERATED if platforms.is_accelerated() else ROWS
         return jax.lax.map(
-            lambda part: function(self.read(stored, part[0]), *part[1:]),
+            lambda part: function(self.read(buffer, part[0]), *part[1:]),
             (rows, *others),
             batch_size=max(1, most // num_envs),
         )
 
     def sum_rows(
-        self, function: Callable[..., T], stored: Series, rows: WindowPosition, *others: Array
+        self, function: Callable[..., T], buffer: Series, rows: WindowPosition, *others: Array
     ) -> T:
         """See `FullObs.sum_rows`."""
-        parts = self.map_rows(function, stored, rows, *others)
+        parts = self.map_rows(function, buffer, rows, *others)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
 
 
@@ -200,8 +200,8 @@ def make(space: Space, starts: StartsOf | None) -> ObsStorage:
 
 def before_and_after(storage: ObsStorage, rollout: Rollout) -> tuple[Obs, Obs]:
     """Observations [T, N, ...] before and after each decision, the true last ones of episodes."""
-    obs = storage.read(rollout.stored, rollout.transitions.obs)
-    return obs, following(obs, rollout.end.obs, rollout.transitions.absent)
+    obs = storage.read(rollout.obs_buffer, rollout.transitions.obs)
+    return obs, next_entries(obs, rollout.end.obs, rollout.transitions.absent)
 
 
 def _stretches(x: Array, env: Array, first: Array, length: int) -> Array:

@@ -13,7 +13,7 @@ import optax
 import optax.contrib
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo.aliases import Array, Figures, OptState, Params, Scalar
+from purejaxppo.aliases import Array, MetricDict, OptState, Params, Scalar
 from purejaxppo.config import extensions
 from purejaxppo.config.schema import PPOConfig
 
@@ -146,14 +146,14 @@ def projection(params: Params, limits: dict[str, tuple[float, float]]) -> Callab
     return project
 
 
-def figures(config: PPOConfig) -> tuple[str, ...]:
+def metric_names(config: PPOConfig) -> tuple[str, ...]:
     """The dashboard's names of the figures of `measure`."""
     return (RATE_FACTOR,) if config.learning_rate_schedule == "adaptive" else ()
 
 
-def measure(config: PPOConfig, state: OptState) -> Figures:
-    """Figures of a state of the config's optimiser, [] each."""
-    names = figures(config)
+def metrics(config: PPOConfig, state: OptState) -> MetricDict:
+    """Metrics of a state of the config's optimiser, [] each."""
+    names = metric_names(config)
     return {name: state[-1] for name in names}  # the last part of the chain
 
 

@@ -131,7 +131,7 @@ class Policy:
         return self.choose(carry, params, self.distribution.sample(params, key))
 
     @at_matmul_precision
-    def act_apart(
+    def act_in_groups(
         self, agent: AgentState, keys: Key, carry: Carry, obs: Obs, start: Array
     ) -> PolicyStep:
         """Samples actions [N, ...], with a key for each of G equal groups of rows, keys [G]."""

@@ -147,7 +147,7 @@ class Update(NamedTuple):
     """Flat parameters after a gradient step -> those within their limits."""
 
 
-class Descent(NamedTuple):
+class GradientState(NamedTuple):
     """State that a gradient step changes."""
 
     flat: Array  # [P] all parameters
@@ -160,9 +160,9 @@ def gradient_step(
     optimizer: optimizers.Optimizer,
     hp: Hyperparams,
     batch: Batch,
-    state: Descent,
+    state: GradientState,
     minibatch: tuple[Array, Array],
-) -> tuple[Descent, Losses]:
+) -> tuple[GradientState, Losses]:
     """One step of gradient descent on one minibatch: (indices of units, their advantages) [B].
 
     A step whose gradient has a norm that is not finite is skipped and changes nothing, as does a
@@ -186,7 +186,7 @@ def gradient_step(
         rate=hp.learning_rate,
     )
     flat = update.project(state.flat - hp.learning_rate * change)
-    stepped = Descent(flat, opt_state, jnp.ones_like(state.moved))
+    stepped = GradientState(flat, opt_state, jnp.ones_like(state.moved))
     known = jnp.isfinite(norm)
     usable = known & (count > 0)
     made, skipped = (x.astype(norm.dtype) for x in (usable, ~known))
@@ -225,15 +225,17 @@ def update_epochs(
         index = sequences.minibatch_indices(key, config, length, num_envs)
         return index, normalized(batch.advantage[index], batch.valid[index])
 
-    def epoch(state: Descent, dealt: tuple[Array, Array]) -> tuple[Descent, Losses]:
+    def epoch(state: GradientState, dealt: tuple[Array, Array]) -> tuple[GradientState, Losses]:
         return epochs.scan(partial(gradient_step, update, optimizer, hp, batch), state, dealt)
 
-    def fresh_epoch(fresh: NextBatch, state: Descent, key: Key) -> tuple[Descent, Losses]:
+    def fresh_epoch(
+        fresh: NextBatch, state: GradientState, key: Key
+    ) -> tuple[GradientState, Losses]:
         current = fresh(optimizer.unravel(state.flat), batch)
         step = partial(gradient_step, update, optimizer, hp, current)
         return epochs.scan(step, state, deal(current, key))
 
-    state = Descent(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
+    state = GradientState(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
     keys, before_epoch = jax.random.split(key, config.num_epochs), update.before_epoch
     if before_epoch is None:  # one sum over shards for the statistics of all epochs' minibatches
         dealt = jax.vmap(partial(deal, batch))(keys)

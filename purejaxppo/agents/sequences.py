@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.obs_storage import ObsStorage
-from purejaxppo.aliases import Array, Carry, Key, Obs, ObsRows, T
+from purejaxppo.aliases import Array, Carry, Key, Obs, StoredObs, T
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parallel import platforms
 from purejaxppo.types import Outputs, Rollout, Unroll
@@ -45,7 +45,7 @@ class SingleSteps:
             return unroll((), obs, start, None)[1:3]
 
         rows = rollout.transitions
-        outputs = storage.map_rows(function, rollout.stored, rows.obs, rows.start)
+        outputs = storage.map_rows(function, rollout.obs_buffer, rows.obs, rows.start)
         return RolloutOutputs((), rollout.carry, *outputs)
 
     def split(self, rows: T) -> T:
@@ -79,10 +79,10 @@ class Sequences:
         parts = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
 
         def sequence(
-            carry: Carry, part: tuple[ObsRows, Array, Array | None]
+            carry: Carry, part: tuple[StoredObs, Array, Array | None]
         ) -> tuple[Carry, tuple[Carry, Array, Array]]:
             rows, start, absent = part
-            out = unroll(carry, storage.read(rollout.stored, rows), start, absent)
+            out = unroll(carry, storage.read(rollout.obs_buffer, rows), start, absent)
             return out.carry, (carry, out.dist_params, out.critic)
 
         after, outs = jax.lax.scan(sequence, rollout.carry, parts)
@@ -109,10 +109,10 @@ class Sequences:
         return units._replace(carry=out.carry)
 
 
-Layout = SingleSteps | Sequences
+UnitLayout = SingleSteps | Sequences
 
 
-def make(recurrent: bool, length: int) -> Layout:
+def make(recurrent: bool, length: int) -> UnitLayout:
     """Units of `length` steps for recurrent networks, single steps for others."""
     return Sequences(length) if recurrent else SingleSteps()
 

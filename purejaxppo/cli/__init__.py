@@ -19,7 +19,7 @@ class Command(NamedTuple):
     module: str
     about: str
     listens: bool = True
-    """True if a signal ends it at once (`interrupts.listen`)."""
+    """True if a signal ends it at once (`interrupts.handle_signals`)."""
 
 
 COMMANDS = {
@@ -57,7 +57,7 @@ def start(name: str, words: Sequence[str], *, own_process: bool = True) -> int:
         print(text)
         return 0
     if own_process and command.listens:  # before JAX is imported, which takes seconds
-        interrupts.listen()
+        interrupts.handle_signals()
     module = imported(command.module) if own_process else importlib.import_module(command.module)
     code: int = module.main(words)
     return code

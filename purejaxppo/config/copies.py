@@ -152,7 +152,7 @@ def add(run_dir: Path, files: Mapping[str, Path]) -> list[str]:
         known[name] = Copy(copy=f"{folder.name}/{path.name}", original=str(path))
         notes += describe(run_dir, path.parent, contents)
     if new:
-        with interrupts.named_when_done(run_dir / CODE / INDEX) as partial:
+        with interrupts.atomic_write(run_dir / CODE / INDEX) as partial:
             partial.write_text(json.dumps(known, indent=1), encoding="utf-8")
     return list(dict.fromkeys(notes))
 

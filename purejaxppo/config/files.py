@@ -357,7 +357,7 @@ def as_text(data: Any) -> Any:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file atomically, also if the process is killed."""
-    with interrupts.named_when_done(path) as partial:
+    with interrupts.atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

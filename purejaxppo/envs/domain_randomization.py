@@ -73,7 +73,7 @@ class Randomized(SameReturns):
         """(key) -> ((factors and own draws, state), obs)."""
         drawn = self.factors(streams.stream(key, streams.VARIATION))
         if self.task.draw_parameters is not None:
-            drawn |= self.task.draw_parameters(streams.stream(key, streams.OWN_VARIATION))
+            drawn |= self.task.draw_parameters(streams.stream(key, streams.CUSTOM_VARIATION))
         state, obs = self.with_factors(drawn).reset(key)
         return (drawn, state), obs
 

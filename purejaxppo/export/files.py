@@ -26,7 +26,7 @@ from purejaxppo.envs.outside import Outside
 from purejaxppo.export import onnx_file, player
 from purejaxppo.export.player import Port, Program
 from purejaxppo.export.trace import trace
-from purejaxppo.interrupts import named_when_done
+from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.agent import Agent
 
 POLICY_SUFFIXES = (".onnx", ".npz")
@@ -92,7 +92,7 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
         act = in_native_form(deterministic(policy, state, env.to_simulator), outside)
         program = trace_policy(act, policy, batch, metadata(agent), outside.form)
         program.metadata.update(described(program, outside))
-        with named_when_done(path) as partial:
+        with atomic_write(path) as partial:
             play, name = written_as(program, partial, path.suffix)
             difference = compare(act, policy, play, batch, state.obs_stats, form=outside.form)
             check_difference(difference, path)

@@ -204,7 +204,7 @@ def how_to_act(
         deterministic = not config.eval.stochastic
     if deterministic:
         return policy.act_deterministically
-    return policy.act_apart if apart else policy.act
+    return policy.act_in_groups if apart else policy.act
 
 
 def abstract_agents(config: Config, size: int) -> AgentState:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.config.schema import Config
-from purejaxppo.interrupts import named_when_done
+from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.rows import Row, read_csv
 
 log = logging.getLogger("purejaxppo")
@@ -128,5 +128,5 @@ def save_figure(figure, path: Path) -> None:
     for axes in figure.axes:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best")
-    with named_when_done(path) as partial:
+    with atomic_write(path) as partial:
         figure.savefig(partial, dpi=130, format="png")

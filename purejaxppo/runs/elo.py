@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from purejaxppo.interrupts import named_when_done
+from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.curves import figure_over_steps, save_figure
 
 POINTS = 400 / math.log(10)
@@ -99,7 +99,7 @@ def aligned(rows: Sequence[dict[str, str]]) -> str:
 
 def write_csv(rows: Sequence[dict[str, str]], path: Path) -> None:
     """Writes a table atomically."""
-    with named_when_done(path) as partial, open(partial, "w", newline="") as file:
+    with atomic_write(path) as partial, open(partial, "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)

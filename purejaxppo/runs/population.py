@@ -68,7 +68,7 @@ class Population(NamedTuple):
 class PopulationState(TrainState):
     """The state of M agents and of their population."""
 
-    population: Population = state_field(own="what is known of all members")
+    population: Population = state_field(not_inherited="what is known of all members")
 
 
 def fields_of(state: TrainState) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def evolve(
     if rollout.open is not None:  # the old network's decisions
         valid = keep_better(copied, rollout.open.valid, jnp.zeros_like(rollout.open.valid))
         rollout = rollout.replace(open=rollout.open._replace(valid=valid))
-    inherited = [f.name for f in dataclasses.fields(TrainState) if not f.metadata["own"]]
+    inherited = [f.name for f in dataclasses.fields(TrainState) if not f.metadata["not_inherited"]]
     state = state.replace(
         rollout=rollout,
         **{name: copy(getattr(state, name)) for name in inherited},
@@ -242,7 +242,7 @@ def train_population(
     size = parts.shards.num_members
     zeros = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (size, *x.shape)),
-        diagnostics.zero_metrics((*parts.figures, COPIED)),
+        diagnostics.zero_metrics((*parts.metric_names, COPIED)),
     )
     key = streams.stream(key, streams.POPULATION)
     carry = parts.initial_carry((parts.env.spec.num_envs,))

@@ -138,7 +138,7 @@ def teach(student: Parts, key: Key, state: TrainState, change: Change) -> TrainS
 def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:
     """Trains a student on the teacher of its config; returns the learned fields of a TrainState.
 
-    These are all fields but those marked `untaught`. The statistics of targets and rewards are
+    These are all fields but those marked `not_taught`. The statistics of targets and rewards are
     included, since the critic's values depend on them.
 
     Args:
@@ -155,7 +155,7 @@ def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:
             hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (shards.num_members,)), hp)
         updates = jnp.int32(config.pretrain.updates)
         after, _ = jax.jit(train_program(parts))(begun, hp, updates)
-        names = [f.name for f in fields(TrainState) if not f.metadata["untaught"]]
+        names = [f.name for f in fields(TrainState) if not f.metadata["not_taught"]]
         return jax.block_until_ready({name: getattr(after, name) for name in names})
     finally:
         parts.env.close()

@@ -257,7 +257,7 @@ def open_all_sinks(run: Training, columns: Sequence[str]) -> None:
     """Open metrics.csv and the sinks of the config."""
     programs, p = run.programs, run.progress
     success = () if programs.success_above is None else (SUCCESS,)
-    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *programs.parts.figures, *columns)
+    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *programs.parts.metric_names, *columns)
     run.sinks.sinks.append(CsvSink(run.run_dir / "metrics.csv", p.update, columns))
     saved = run.checkpoints.finished
     open_sinks(run.sinks, run.config, run.run_dir, run.members, p.member_steps, saved)

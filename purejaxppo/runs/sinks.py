@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from purejaxppo.config.files import as_text, flatten
 from purejaxppo.config.schema import Config
-from purejaxppo.interrupts import named_when_done
+from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.folder import writing_to
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, _cells, mean_row, read_csv
 
@@ -46,7 +46,7 @@ class CsvSink:
         """Replaces the file by one with these rows."""
         with (
             writing_to(self._path),
-            named_when_done(self._path) as partial,
+            atomic_write(self._path) as partial,
             partial.open("w", newline="", encoding="utf-8") as file,
         ):
             writer = csv.DictWriter(file, self._columns)

@@ -99,7 +99,7 @@ class Match:
 
     def _moves(self, agent: AgentState, random: Array, keys: Key, *now: Any) -> PolicyStep:
         """A player's moves for all rows."""
-        step = self.policy.act_apart(agent, keys, *now)
+        step = self.policy.act_in_groups(agent, keys, *now)
         allowed = now[1][MASK].reshape(len(keys), 2, -1) > 0
         drawn = jax.vmap(jax.random.categorical)(keys, jnp.where(allowed, 0.0, -jnp.inf))
         return step._replace(env_action=jnp.where(random, drawn.ravel(), step.env_action))

@@ -11,7 +11,7 @@ import numpy as np
 from purejaxppo.config.files import to_yaml, write_whole
 from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config
-from purejaxppo.interrupts import named_when_done
+from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.curves import confidence
 from purejaxppo.runs.population import Rules, final_numbers, since_last_copy
@@ -93,7 +93,7 @@ def print_where(folder: Path, best: Result) -> None:
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
     """Writes a line per setting, the best first, with each seed's score and run folder."""
     with (
-        named_when_done(path) as partial,
+        atomic_write(path) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file)

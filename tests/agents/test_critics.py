@@ -100,12 +100,12 @@ class TestByHand(chex.TestCase):
         target = np.array([[1.0, 2.0, 99.0], [4.0, -7.0, 3.0]])
         valid = np.array([[True, True, False], [True, True, True]])
         same = lambda x: x  # noqa: E731
-        observe = self.variant(partial(critics.observe, psum=same, pmax=same))
+        observe = self.variant(partial(critics.update_target_stats, psum=same, pmax=same))
         now = NEW
         for t in range(2):
             now = observe(now, jnp.asarray(target[t]), jnp.asarray(valid[t]))
         seen = target[valid]
-        mean, std = critics.moments(now)
+        mean, std = critics.mean_and_std(now)
         np.testing.assert_allclose([mean, std], [seen.mean(), seen.std()], rtol=1e-5)
         assert (now.low, now.high) == (-7.0, 4.0)
 
@@ -235,10 +235,10 @@ def test_targets_beyond_the_histogram_are_clipped_to_its_ends_and_counted():
         beyond = critic.loss(outputs, None, jnp.array([1e9, -1e20, 3.0]), stats, hp())
         ends = critic.loss(outputs, None, jnp.array([end, -end, 3.0]), stats, hp())
         np.testing.assert_allclose(beyond, ends, rtol=1e-4)
-        clipped = critic.figures[critics.CLIPPED]
+        clipped = critic.metrics[critics.CLIPPED]
         targets = jnp.array([1e9, -1e20, 3.0, -0.99 * end])
         np.testing.assert_array_equal(clipped(targets), [1, 1, 0, 0])
-    assert not critics.make(PPOConfig()).figures
+    assert not critics.make(PPOConfig()).metrics
 
 
 def test_opposite_bins_cancel_exactly_in_the_value():

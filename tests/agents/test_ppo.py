@@ -322,7 +322,7 @@ def test_only_steps_after_the_first_on_a_rollout_raise_the_adaptive_rate(line, k
     for epochs, minibatches, factor in [(1, 2, 1.5), (2, 1, 1.5), (2, 2, 1.5**3)]:
         sizes = {"num_epochs": epochs, "num_minibatches": minibatches, "max_learning_rate": 1.0}
         _, opt_state, _ = improve(line, key, learning_rate_schedule="adaptive", **sizes)
-        rate = optimizers.measure(PPOConfig(learning_rate_schedule="adaptive"), opt_state)[
+        rate = optimizers.metrics(PPOConfig(learning_rate_schedule="adaptive"), opt_state)[
             optimizers.RATE_FACTOR
         ]
         np.testing.assert_allclose(rate, factor, rtol=1e-6)

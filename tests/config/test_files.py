@@ -61,7 +61,7 @@ def test_a_wrong_file_gets_one_sentence(text, expected, tmp_path, capsys, monkey
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "config.yaml"
     write_whole(path, "old")
-    with pytest.raises(RuntimeError, match="full"), interrupts.named_when_done(path) as partial:
+    with pytest.raises(RuntimeError, match="full"), interrupts.atomic_write(path) as partial:
         partial.write_text("ne")
         assert path.read_text() == "old"
         raise RuntimeError("the disk is full")

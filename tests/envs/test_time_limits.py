@@ -254,7 +254,7 @@ def advantage_of(rows):
     value = jnp.full(reward.shape, 1 / (1 - GAMMA))
     after = value
     if rows.absent is not None:
-        after = decisions.following(value, value[0], jnp.asarray(rows.absent))
+        after = decisions.next_entries(value, value[0], jnp.asarray(rows.absent))
     ends = rows.terminated | rows.truncated
     return advantages.gae(
         *map(jnp.asarray, (reward, value, after, rows.terminated, ends, rows.valid)),

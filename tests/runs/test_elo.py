@@ -153,7 +153,7 @@ def test_a_player_who_looks_one_move_ahead_beats_a_random_one(run, monkeypatch):
     agent = restore(run, "last")
     policy = agent.policy
     match = Match(game_of(agent.config), policy, 100)
-    apart = policy.act_apart
+    apart = policy.act_in_groups
 
     def wins(state, keys, carry, obs, start):
         """Complete a row of three if possible, otherwise move as the agent."""
@@ -168,7 +168,7 @@ def test_a_player_who_looks_one_move_ahead_beats_a_random_one(run, monkeypatch):
         action = jnp.where(done.any(-1), jnp.argmax(done, -1), step.env_action)
         return step._replace(env_action=action)
 
-    monkeypatch.setattr(policy, "act_apart", wins)
+    monkeypatch.setattr(policy, "act_in_groups", wins)
     won = jax.jit(match.play)((agent.state,) * 2, np.array([False, True]), jax.random.key(0))
     assert won > 65
     lost = jax.jit(match.play)((agent.state,) * 2, np.array([True, False]), jax.random.key(0))

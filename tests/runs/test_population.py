@@ -197,7 +197,7 @@ def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
     state, carry = told_apart
     after, known = selected_from(key, state, known_of([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry)
     np.testing.assert_array_equal(known.parent, [0, 0, 2, 3])
-    own = {f.name for f in fields(TrainState) if f.metadata["own"]}
+    own = {f.name for f in fields(TrainState) if f.metadata["not_inherited"]}
     assert "rollout" in own and "agent" not in own
     for field in fields(TrainState):
         old, new = getattr(state, field.name), getattr(after, field.name)

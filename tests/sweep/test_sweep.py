@@ -266,7 +266,7 @@ def test_a_sweep_that_is_interrupted_says_so_and_resumes(
     swept, small_agents, config_file, capsys, monkeypatch
 ):
     def interrupting(run, row):
-        interrupts._TAKERS[-1].signal = "SIGINT"
+        interrupts._ACTIVE[-1].signal = "SIGINT"
 
     with monkeypatch.context() as patch:
         patch.setattr(ShowProgress, "act", interrupting)

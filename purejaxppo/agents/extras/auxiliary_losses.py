@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo import spaces
-from purejaxppo.agents.decisions import followed
+from purejaxppo.agents.decisions import has_next_obs
 from purejaxppo.agents.networks.build import Network
 from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.agents.obs_storage import ObsStorage, before_and_after
@@ -33,7 +33,7 @@ ASKED = ("next_obs", "reward", "terminated", "truncated")
 an episode ends; `reward` is the environment's. Terms with `next_obs` are 0 where it is
 unknown (`EnvStep.at_once`), and their `valid` is False there."""
 FOLLOWED = "followed"
-"""The rows of `decisions.followed`, stored where `next_obs` may be unknown."""
+"""The rows of `decisions.has_next_obs`, stored where `next_obs` may be unknown."""
 GIVEN = ("obs", "action", "log_prob", "value", "target", "advantage", "valid")
 """Rows that every term has."""
 PARAMS = "terms"
@@ -88,7 +88,7 @@ class Terms(NamedTuple):
         if "next_obs" in self.rows:
             found["next_obs"] = before_and_after(storage, rollout)[1]
             if rollout.transitions.at_once is not None:
-                found[FOLLOWED] = followed(rollout.transitions)
+                found[FOLLOWED] = has_next_obs(rollout.transitions)
         return found
 
 

@@ -21,7 +21,7 @@ from support.godot import GAME
 
 import purejaxppo.cli.train as train_command
 from purejaxppo import restore
-from purejaxppo.agents.decisions import followed
+from purejaxppo.agents.decisions import has_next_obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.godot.adapter import STREAMS
@@ -257,7 +257,7 @@ def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
     assert rows.reward == [1, 1, 0, 0, 1, 1, 1, 1]
     assert rows.obs == [0, 1, 2, 0, 4, 5, 6, 7]
     # Observations 2 and 5 are of the next episode, 3 is NaN and was not delivered.
-    assert followed(rollout.transitions).ravel().tolist() == [1, 0, 0, 0, 0, 1, 1, 1]
+    assert has_next_obs(rollout.transitions).ravel().tolist() == [1, 0, 0, 0, 0, 1, 1, 1]
     episodes = jax.device_get(rollout.episodes)
     assert (episodes.count, episodes.return_sum, episodes.length_sum) == (2, 3, 3)
     assert episodes.diverged == 1

@@ -22,7 +22,7 @@ from support.stepping import KEY
 from support.unity import ENGINE, make_player
 
 import purejaxppo as ppo
-from purejaxppo.agents.decisions import begins
+from purejaxppo.agents.decisions import starts_episode
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.process import EngineError
@@ -154,7 +154,7 @@ def test_an_episode_under_the_same_id_begins_with_an_empty_memory(cut, path):
         step, absent = jax.jit(partial(env.step, KEY)), jnp.zeros(1, bool)
         for _ in range(9):
             state, out = step(state, jnp.zeros((1, 2)))
-            start += begins(out.valid, out.diverged, absent, out.at_once).tolist()
+            start += starts_episode(out.valid, out.diverged, absent, out.at_once).tolist()
             valid += out.valid.tolist()
             ended += (out.truncated if cut else out.terminated).tolist()
             age += [round(10 * float(out.obs[0, 1]))]

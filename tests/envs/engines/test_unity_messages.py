@@ -11,7 +11,7 @@ pytest.importorskip("google.protobuf")
 from PIL import Image
 
 from purejaxppo.envs.engines.unity import channels, images, messages
-from purejaxppo.envs.engines.unity.behaviours import Behaviour, Layout, Rows, Sensor
+from purejaxppo.envs.engines.unity.behaviours import Behaviour, Rows, Sensor, UnityLayout
 from purejaxppo.envs.engines.unity.messages import ProtocolError
 from purejaxppo.envs.step import zeros
 
@@ -126,7 +126,7 @@ def read_damaged(count):
     """Reads messages as a player's; the number that were refused."""
     from purejaxppo.envs.engines.unity.world import UnityWorld
 
-    layout = Layout((Behaviour("A", (Sensor("x", (2,)),), 1, ()),), (4,))
+    layout = UnityLayout((Behaviour("A", (Sensor("x", (2,)),), 1, ()),), (4,))
     parts = [np.zeros((4, 2), np.float32)]
     refused = 0
     for data in damaged(count):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 from purejaxppo.envs.engines.unity import messages
-from purejaxppo.envs.engines.unity.behaviours import Behaviour, Layout, Rows, Sensor
+from purejaxppo.envs.engines.unity.behaviours import Behaviour, Rows, Sensor, UnityLayout
 from purejaxppo.envs.engines.unity.messages import ProtocolError
 from purejaxppo.envs.engines.unity.players import probe
 from purejaxppo.envs.engines.unity.world import UnityWorld
@@ -23,7 +23,7 @@ WALKER = Behaviour("Walker?team=0", (Sensor("x", (1,)),), 1, ())
 
 def make_world(*behaviours, slots=2):
     behaviours = behaviours or (WALKER,)
-    layout = Layout(behaviours, (slots,) * len(behaviours))
+    layout = UnityLayout(behaviours, (slots,) * len(behaviours))
     size = layout.size
     parts = [np.zeros((size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)]
     world = UnityWorld(layout, Rows(layout, parts), zeros((), size))

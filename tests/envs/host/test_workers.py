@@ -730,7 +730,7 @@ from purejaxppo.envs.host.workers.factory import make_spec
 from purejaxppo.envs.host.workers.pool import WorkerPool
 
 commands.begin_process()
-interrupts.listen()
+interrupts.handle_signals()
 maker = make_spec({env!r}, (), {{"folder": {folder!r}, "stubborn": {stubborn}}}, 9)
 pool = WorkerPool(maker, 2, num_workers=2, kind={kind!r})
 pool.reset(0)

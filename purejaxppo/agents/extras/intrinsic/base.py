@@ -10,7 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from purejaxppo.agents import normalize
-from purejaxppo.aliases import Action, Array, Figures, Key, Obs, OptState, Params, Reduce, Tree
+from purejaxppo.aliases import Action, Array, Key, MetricDict, Obs, OptState, Params, Reduce, Tree
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.types import RunningStats
 
@@ -31,7 +31,7 @@ class Intrinsic(NamedTuple):
     """key -> state."""
     reward: Callable[[Tree, BonusRows], Array]
     """(state, rows) -> bonus [T, N], 0 where not valid."""
-    update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, Figures]]
+    update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, MetricDict]]
     """(state, rows, key, sum over shards) -> (state, figures by dashboard name)."""
     figures: tuple[str, ...] = ()
     """The dashboard's names of the figures."""
@@ -138,7 +138,9 @@ def from_error(
     def reward(state: Learned, rows: BonusRows) -> Array:
         return scaled(errors(state.params, rows)[0], state.stats, rows.valid)
 
-    def update(state: Learned, rows: BonusRows, key: Key, psum: Reduce) -> tuple[Learned, Figures]:
+    def update(
+        state: Learned, rows: BonusRows, key: Key, psum: Reduce
+    ) -> tuple[Learned, MetricDict]:
         error = errors(state.params, rows)[0]
         total = jnp.sum(scaled(error, state.stats, rows.valid))
         bonus, count = psum((total, jnp.sum(rows.valid)))

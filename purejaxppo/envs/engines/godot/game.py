@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.engines.godot.spaces import BAD, Layout, layout_of
+from purejaxppo.envs.engines.godot.spaces import BAD, GodotLayout, layout_of
 from purejaxppo.envs.engines.godot.wire import SHOWN, VERSION, Message, Wire, WireError
 from purejaxppo.envs.engines.process import (
     EngineError,
@@ -63,7 +63,7 @@ class Game:
         self._server = listen(launch.port)
         self._wire: Wire | None = None
         self._frames: Path | None = None
-        self.layout: Layout | None = None
+        self.layout: GodotLayout | None = None
         """Its agents; None until it has connected."""
         self.engine: GameHandle
         if launch.command:
@@ -79,7 +79,7 @@ class Game:
             self.engine = GameHandle(f"the game on port {launch.port}")
             notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
 
-    def connect(self) -> Layout:
+    def connect(self) -> GodotLayout:
         """Waits for the game, and requests its spaces; returns them at once if they are known.
 
         Other programs may also connect to the port: the first one that answers is the game.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from purejaxppo.envs.engines.godot.game import Game, Launch
-from purejaxppo.envs.engines.godot.spaces import BAD, Layout
+from purejaxppo.envs.engines.godot.spaces import BAD, GodotLayout
 from purejaxppo.envs.engines.godot.wire import Message, WireError
 from purejaxppo.envs.engines.process import EngineError, Fleet, GameProcess
 from purejaxppo.envs.step import EnvStep
@@ -256,7 +256,7 @@ class Games:
         return tree_of(self.layout.observation, arrays)
 
 
-def uneventful(layout: Layout, replies: list[Message]) -> EnvStep | None:
+def uneventful(layout: GodotLayout, replies: list[Message]) -> EnvStep | None:
     """Most steps, as `parse` returns them: no episode ends and nothing diverges. None for others.
 
     A step of `parse` and its checks takes 50 us, this one 10.
@@ -278,8 +278,10 @@ def uneventful(layout: Layout, replies: list[Message]) -> EnvStep | None:
     return EnvStep(arrays, reward, none, none, diverged=none, at_once=none)
 
 
-def parse(layout: Layout, replies: list[Message], skipped: np.ndarray | None = None) -> EnvStep:
-    """Answers as arrays, of which `obs` is a list in the order of `Layout.leaves`.
+def parse(
+    layout: GodotLayout, replies: list[Message], skipped: np.ndarray | None = None
+) -> EnvStep:
+    """Answers as arrays, of which `obs` is a list in the order of `GodotLayout.leaves`.
 
     Args:
         layout: of each game.

@@ -129,7 +129,7 @@ class GodotAgent:
         return Dict.of(dict(self.actions))
 
 
-class Layout:
+class GodotLayout:
     """A game's agents as rows of one space.
 
     Agents of one policy and one space are rows of that space. Where they differ, a row says which
@@ -159,7 +159,7 @@ class Layout:
 
     def __eq__(self, other: object) -> bool:
         mine = self.agents, self.policies
-        return isinstance(other, Layout) and mine == (other.agents, other.policies)
+        return isinstance(other, GodotLayout) and mine == (other.agents, other.policies)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -259,7 +259,7 @@ def _team(agents: tuple[GodotAgent, ...]) -> Team:
         raise MakeError(str(error)) from error
 
 
-def layout_of(info: Message) -> Layout:
+def layout_of(info: Message) -> GodotLayout:
     """The agents of a game, from its answer to `env_info`.
 
     Older plugins describe one agent, and all have its spaces.
@@ -285,7 +285,7 @@ def layout_of(info: Message) -> Layout:
         GodotAgent(f"{policy}_{number}", _parts(obs), _actions(action))
         for policy, number, obs, action in zip(policies, numbers, *spaces, strict=True)
     )
-    return Layout(agents, policies)
+    return GodotLayout(agents, policies)
 
 
 def _repeated(spaces: Any, key: str, count: int) -> Sequence[Mapping[str, Any]]:

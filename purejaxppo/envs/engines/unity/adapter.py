@@ -19,7 +19,7 @@ from purejaxppo.envs.engines import game_env
 from purejaxppo.envs.engines.game_env import GameEnv, count_games, errors_of, first_game
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.engines.unity import channels, parameters
-from purejaxppo.envs.engines.unity.behaviours import Layout
+from purejaxppo.envs.engines.unity.behaviours import UnityLayout
 from purejaxppo.envs.engines.unity.parameters import Parameter
 from purejaxppo.envs.engines.unity.player import Player, PlayerSpec, executable
 from purejaxppo.envs.engines.unity.players import Players, probe
@@ -148,7 +148,7 @@ class UnityEnv(GameEnv):
     def __init__(
         self,
         player: PlayerSpec,
-        layout: Layout,
+        layout: UnityLayout,
         count: int,
         waiting: list[Player],
         *,

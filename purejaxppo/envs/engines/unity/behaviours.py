@@ -187,7 +187,7 @@ class Behaviour:
 
 
 @dataclass(frozen=True)
-class Layout:
+class UnityLayout:
     """The rows of one player: each behaviour's slots, one behaviour after the other.
 
     With several behaviours an observation is a `Dict` with `agent`, the behaviour's number, and
@@ -256,7 +256,7 @@ class Rows:
         parts: the arrays of the row's observation space, in the order of its leaves.
     """
 
-    def __init__(self, layout: Layout, parts: Sequence[np.ndarray]) -> None:
+    def __init__(self, layout: UnityLayout, parts: Sequence[np.ndarray]) -> None:
         """Finds the arrays of each part, and writes those that never change."""
         self.layout = layout
         self.parts = parts

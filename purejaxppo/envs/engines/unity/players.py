@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from purejaxppo.envs.engines.process import EngineError, Fleet
-from purejaxppo.envs.engines.unity.behaviours import Behaviour, Layout, Rows
+from purejaxppo.envs.engines.unity.behaviours import Behaviour, Rows, UnityLayout
 from purejaxppo.envs.engines.unity.messages import STEP, Message, ProtocolError, SlotsError, command
 from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
 from purejaxppo.envs.engines.unity.world import UnityWorld
@@ -41,7 +41,7 @@ class Players:
     def __init__(
         self,
         spec: PlayerSpec,
-        layout: Layout,
+        layout: UnityLayout,
         count: int,
         *,
         seed: int = 0,
@@ -167,7 +167,7 @@ class Players:
         return tree_of(self.layout.observation, self._out.obs)
 
 
-def probe(player: Player, asked: Mapping[str, int]) -> Layout:
+def probe(player: Player, asked: Mapping[str, int]) -> UnityLayout:
     """The slots that a player needs, from its first messages.
 
     Agents with different decision steps are not all in the first message. So the player is stepped
@@ -206,7 +206,7 @@ def probe(player: Player, asked: Mapping[str, int]) -> Layout:
         player.first = None  # the next episode begins with a reset
         output = player.receive()
     names = sorted(found)
-    return Layout(
+    return UnityLayout(
         tuple(found[name].behaviour for name in names),
         tuple(_capacity(name, asked) or found[name].slots for name in names),
     )

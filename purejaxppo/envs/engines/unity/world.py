@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.engines.unity import messages
-from purejaxppo.envs.engines.unity.behaviours import Layout, Rows, rows_of
+from purejaxppo.envs.engines.unity.behaviours import Rows, UnityLayout, rows_of
 from purejaxppo.envs.engines.unity.messages import Message, ProtocolError, SlotsError
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import LARGEST
@@ -43,7 +43,7 @@ class UnityWorld:
         flags: where to write the rest of a row [S], without `absent`.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, flags: EnvStep) -> None:
+    def __init__(self, layout: UnityLayout, rows: Rows, flags: EnvStep) -> None:
         """No agents yet."""
         self.layout, self.rows, self.flags = layout, rows, flags
         self.diverged_value = ""
