@@ -362,26 +362,34 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
     assert "has no function or class 'Hnad'" in message("Hnad")
     assert "env.options: " in message("Hand", speed=3) and "speed" in message("Hand", speed=3)
     assert "mask = 1 is a whole number; it must be true or false" in message("Hand", mask=1)
-    assert "'action_mask' in every info; the info of reset for a has nothing" in message(
+    assert "'action_mask' in every info, but the info from reset for a has no keys" in message(
         "Masked", where="nowhere", mask=True
     )
-    assert "makes a int, and not a pettingzoo.ParallelEnv" in message("make_nothing")
+    assert "expected a pettingzoo.ParallelEnv, got int" in message("make_nothing")
 
 
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("JoinsLater", {}, "c is not there when an episode starts"),
-        ("Vanishes", {}, "b left without being terminated or truncated"),
+        ("JoinsLater", {}, "c is not in agents after reset"),
+        ("Vanishes", {}, "b is not in agents any more, but was not terminated"),
         ("Breaks", {}, "the wire is cut"),
-        ("Beyond", {}, r"worlds: b: observation.side = 3, but its space .Discrete.2.. holds whole"),
-        ("ComesBack", {}, "b is in agents again after its end. Agents that come back"),
-        ("ComesBack", {"gone": False}, "b is in agents again after its end. Agents that come"),
+        ("Beyond", {}, r"worlds: b: observation.side = 3, but its space .Discrete.2.. contains"),
+        ("ComesBack", {}, "b is in agents again after it was terminated or truncated"),
+        ("ComesBack", {"gone": False}, "b is in agents again after it was terminated or"),
         ("Grows", {}, "d is in agents, but not in possible_agents. List every agent in possible_"),
-        ("PaysNothing", {}, "the world returned no reward for b. Return a dict with one for each"),
-        ("PaysNothing", {"missing": False}, "step returned reward of b = None. Return one number"),
-        ("OldStep", {}, "step returned 4 values, the interface of Gym before 0.26. Return"),
-        ("OldReset", {}, "reset returned an observation alone, the interface of Gym before 0.26"),
+        (
+            "PaysNothing",
+            {},
+            "the environment returned no reward for b. Return a dict with an entry",
+        ),
+        (
+            "PaysNothing",
+            {"missing": False},
+            "step returned reward of b = None. Return a single number",
+        ),
+        ("OldStep", {}, "step returned 4 values, as in Gym before 0.26. Return"),
+        ("OldReset", {}, "reset returned only an observation, as in Gym before 0.26"),
     ],
 )
 def test_worlds_that_fail_say_so(name, options, words):
@@ -402,12 +410,12 @@ def test_worlds_may_list_ended_agents_and_return_arrays_of_one_value(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("pettingzoo.classic.tictactoe_v3", "its agents take turns"),
-        ("mpe2:parallel", "mpe2 has no 'parallel'"),
+        ("pettingzoo.classic.tictactoe_v3", "is turn-based"),
+        ("mpe2:parallel", "mpe2 does not define 'parallel'"),
         ("mpe2.simple_spred_v3", "mpe2 has no module .*. Did you mean 'mpe2.simple_spread_v3'"),
-        ("sisl/persuit-v5", "no such id"),
+        ("sisl/persuit-v5", "unknown id"),
         ("nopackage.world_v1", "no package 'nopackage' is installed"),
-        ("json", "json has no 'parallel_env'"),
+        ("json", "json does not define 'parallel_env'"),
         ("numpy:zeros", "numpy:zeros: .*argument"),
     ],
 )
@@ -433,9 +441,11 @@ def test_a_registered_id_is_made_or_says_what_it_lacks():
 
     try:
         assert made("hand-v0").spec.agents == ("a", "b", "c")
-        with pytest.raises(ValueError, match="needs another package: Failed to import entry point"):
+        with pytest.raises(
+            ValueError, match="needs a missing package: Failed to import entry point"
+        ):
             made("lost-v0")
-        with pytest.raises(ValueError, match=r"no such id\. Did you mean 'hand/hand-v0'"):
+        with pytest.raises(ValueError, match=r"unknown id\. Did you mean 'hand/hand-v0'"):
             made("hnad-v0")
     finally:
         for name in ("hand/hand-v0", "hand/lost-v0"):

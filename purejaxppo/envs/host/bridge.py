@@ -291,8 +291,8 @@ class HostEnv(Env):
         def step(token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
             if num_envs not in self._pools:
                 raise ValueError(
-                    "a host simulator is vmapped over what it was not reset with: give each "
-                    "setting a key of its own, as in jax.vmap(train)(keys)"
+                    "jax.vmap over settings alone does not work with a host simulator. Map over "
+                    "keys as well, one per setting, as in jax.vmap(train)(keys, settings)."
                 )
             return self.pool(num_envs).step(token, action)
 

@@ -48,8 +48,8 @@ def call(
             for name, value, expected in zip(names, values, shapes, strict=True):
                 if np.shape(value) != expected.shape:  # NumPy would broadcast it
                     raise ValueError(
-                        f"a callback returned shape {np.shape(value)} in place of "
-                        f"{expected.shape}{name}"
+                        f"a callback returned shape {np.shape(value)}{name}, expected "
+                        f"{expected.shape}"
                     )
             return values
         except Exception as error:  # JAX converts text and traceback; see `printable`

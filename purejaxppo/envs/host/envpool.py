@@ -110,7 +110,10 @@ def make(
     if evaluation:
         options |= {key: value for key, value in SCORED.items() if key in settings}
     if settings["max_num_players"] > 1:
-        raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
+        raise ValueError(
+            f"env.name = envpool/{name}: the task has {settings['max_num_players']} players. Use a "
+            f"task with one player."
+        )
     observation, action = _spaces(name, spec)
     with _quietly():
         native = Native(
@@ -153,7 +156,10 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
     except ValueError as error:
         raise ValueError(f"envpool/{name}: {error}") from error
     if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
-        raise ValueError(f"envpool/{name}: actions of whole numbers in a Box are not supported")
+        raise ValueError(
+            f"env.name = envpool/{name}: integer actions in a Box are not supported. Use a task "
+            f"with float or discrete actions."
+        )
     return observation, action
 
 
@@ -218,7 +224,7 @@ def _spec(name: str, options: Options) -> Any:
     except (ImportError, RuntimeError, TypeError, ValueError, AssertionError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
-        raise ValueError(f"envpool/{name} cannot be made: {reason}") from error
+        raise ValueError(f"envpool/{name}: EnvPool cannot create the task: {reason}") from error
 
 
 def _options(name: str, config: EnvConfig) -> Options:
@@ -231,11 +237,12 @@ def _options(name: str, config: EnvConfig) -> Options:
     for option, value in options.items():
         if option not in known:
             hint = did_you_mean(option, known)
-            raise ValueError(f"env.options.{option}: envpool/{name} has no such setting. {hint}")
+            raise ValueError(f"env.options.{option}: unknown setting of envpool/{name}. {hint}")
         default = settings.get(option, value)
         if isinstance(default, (bool, str)) != isinstance(value, (bool, str)):
             raise ValueError(
-                f"env.options.{option} = {value!r}: envpool/{name} takes {default!r} by default"
+                f"env.options.{option} = {value!r}: wrong type. The default of envpool/{name} is "
+                f"{default!r}. Use a value of the same type."
             )
         number = whole(value) if isinstance(default, int) else None
         options[option] = value if number is None else number
@@ -256,7 +263,7 @@ def _module(name: str) -> str:
 def _check_gl() -> None:
     if not GL:
         raise ValueError(
-            "drawing MuJoCo without a display needs OpenGL: apt install libgl1 libegl1"
+            "rendering MuJoCo needs OpenGL, which was not found. Run: apt install libgl1 libegl1"
         )
 
 
@@ -332,9 +339,9 @@ class EnvPool:
 
 
 FAMILY = Family(
-    about="C++ on the host: Atari, MuJoCo, ...",
+    about="C++ simulators on the host: Atari, MuJoCo and others",
     tasks=task_names,
     make_batch=make,
     requires="envpool",
-    more_options="settings of EnvPool",
+    more_options="EnvPool settings of the task",
 )

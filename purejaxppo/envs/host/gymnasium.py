@@ -29,22 +29,28 @@ from purejaxppo.spaces import arrays_of, tree_of
 
 POOL = {
     "workers": Option(
-        "process", "Processes or threads of the workers.", choices=("process", "thread")
+        "process", "Run the workers as processes or threads.", choices=("process", "thread")
     ),
-    "num_workers": Option(0, "Number of workers; 0: one for each core.", low=0),
-    "timeout": Option(60.0, "Seconds that a step may take.", above=0),
+    "num_workers": Option(0, "Number of workers; 0: one per CPU core.", low=0),
+    "timeout": Option(60.0, "Time limit in seconds of a start, reset or step.", above=0),
 }
 """Options of worker pools."""
 OPTIONS = {
     **POOL,
     "wrappers": Option(
-        "", "Gymnasium's or custom wrappers, separated by commas, innermost first.", refers="code"
+        "",
+        "Wrappers of `gymnasium.wrappers` or custom ones (`file.py:Class`), separated by commas, "
+        "innermost first.",
+        refers="code",
     ),
     "pixels": Option(
-        0, "Side of pictures to observe, by the environment's own `render`; 0: none.", low=0
+        0,
+        "Observe square images from `render`, of this many pixels per side; 0: the environment's "
+        "observations.",
+        low=0,
     ),
-    "frame_stack": Option(1, "Number of the last pictures to observe.", low=1),
-    "mask": Option(False, "Also observe the `action_mask` of infos."),
+    "frame_stack": Option(1, "Number of latest images in an observation, with `pixels`.", low=1),
+    "mask": Option(False, "Add the `action_mask` in each info to the observation."),
 }
 """Options of this adapter; all others are the environment's."""
 STREAMS = 100_003
@@ -252,7 +258,7 @@ class Solo:
 
 
 FAMILY = Family(
-    about="any id, package:Id or file.py:Class, in worker processes",
+    about="a registered id, package:Id or file.py:Class; runs in worker processes",
     tasks=task_names,
     make_batch=make,
     requires="gymnasium",

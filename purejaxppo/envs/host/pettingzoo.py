@@ -20,7 +20,7 @@ from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION, WorldsEnv, count_worlds
 
 OPTIONS = {
     **POOL,
-    "mask": Option(False, "Take the `action_mask` of agents' infos."),
+    "mask": Option(False, "Read the `action_mask` in each agent's info."),
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
 }
 """Options of this adapter; all others are the environment's."""
@@ -84,7 +84,7 @@ def make(
 
 
 FAMILY = Family(
-    about="several agents: any module, package:Class or file.py:function, in worker processes",
+    about="multi-agent: a module, package:Class or file.py:function; runs in worker processes",
     tasks=task_names,
     make_batch=make,
     requires="pettingzoo",

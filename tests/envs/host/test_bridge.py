@@ -120,7 +120,7 @@ def test_workers_serve_vmapped_seeds_with_one_call_per_step():
 def test_a_vmap_over_hyperparameters_alone_is_refused_in_words():
     env = registry.make(EnvConfig(name="envpool/CartPole-v1"), 2)
     state, _ = jax.jit(env.reset)(jax.random.key(0))
-    with pytest.raises(ValueError, match="give each setting a key of its own"):
+    with pytest.raises(ValueError, match="jax.vmap over settings alone"):
         jax.vmap(env.step, (None, None, 0))(stepping.KEY, state, jnp.zeros((3, 2), jnp.int32))
     env.close()
 
@@ -441,8 +441,8 @@ def test_value_that_its_space_cannot_hold_saves_and_ends_the_run_with_one_error(
     assert train(config, tmp_path / "run", "--env.max_episode_steps", "20") == 2
     error, saved = capsys.readouterr().err.splitlines()
     assert error == (
-        f"error: {name}: observation.side = 0.5, but its space (Discrete(2)) holds whole numbers "
-        f"from 0 to 1. Return such numbers, or declare another space."
+        f"error: {name}: observation.side = 0.5, but its space (Discrete(2)) contains integers "
+        f"from 0 to 1. Return integers in this range, or change the space."
     )
     steps = int(re.match(r"Saved at ([\d,]+) steps", saved)[1].replace(",", ""))
     assert 0 < restore(tmp_path / "run", "last").env_steps == steps
@@ -540,7 +540,7 @@ def test_how_fast_a_simulator_runs_may_change_on_resuming():
 
 REFUSED = {
     "envpool/Hoper-v5": "Did you mean 'envpool/Hopper-v5'",
-    "envpool/Go9x9-v1": "is for 2 players",
+    "envpool/Go9x9-v1": "the task has 2 players",
     "gymnasium/Hoper-v5": "Did you mean 'Hopper-v5'",
     "gymnasium/no_such_package:Env-v0": "no_such_package",
     "gymnasium/no_such_file.py:Env": "no_such_file.py",
@@ -558,13 +558,17 @@ def test_what_cannot_be_made_is_refused_in_one_sentence(name, tmp_path, capsys):
 
 OPTIONS = [
     ("envpool/Pong-v5", {"frame_skp": 2}, "Did you mean 'frame_skip'"),
-    ("envpool/Pong-v5", {"episodic_life": 3}, "takes False by default"),
+    ("envpool/Pong-v5", {"episodic_life": 3}, "wrong type. The default of envpool"),
     (
         "gymnasium/CartPole-v1",
         {"workers": "fibre"},
         "must be one of process, thread",
     ),
-    ("gymnasium/CartPole-v1", {"wrappers": "FrameStackObservation"}, "cannot be made from an"),
+    (
+        "gymnasium/CartPole-v1",
+        {"wrappers": "FrameStackObservation"},
+        "failed with the environment as its only argument",
+    ),
     ("gymnasium/CartPole-v1", {"timeout": -1.0}, "must be above 0"),
     ("gymnasium/CartPole-v1", {"colour": 1}, "colour"),
 ]

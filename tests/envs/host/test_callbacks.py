@@ -49,7 +49,7 @@ def test_another_shape_is_no_result_and_a_wider_float_is_rounded(wrong):
     if wrong.shape == (3,):  # float64 is rounded
         assert run()["twice"].tolist() == [1, 1, 1]
         return
-    shapes = re.escape(f"returned shape {wrong.shape} in place of (3,) for twice")
+    shapes = re.escape(f"returned shape {wrong.shape} for twice, expected (3,)")
     with pytest.raises(jax.errors.JaxRuntimeError, match=shapes):
         run()["sum"].block_until_ready()
 
@@ -71,7 +71,7 @@ def test_a_pool_stores_the_error_of_a_step_without_a_field():
     token, _ = jax.jit(pool.reset)(jax.random.key(0))
     with pytest.raises(jax.errors.JaxRuntimeError):
         jax.block_until_ready(jax.jit(pool.step)(token, jnp.zeros(3)))
-    assert str(pool.failure) == "a callback returned shape () in place of (3,) for diverged"
+    assert str(pool.failure) == "a callback returned shape () for diverged, expected (3,)"
 
 
 LONE_SURROGATE = """

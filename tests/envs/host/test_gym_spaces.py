@@ -19,7 +19,7 @@ TWO = spaces.Discrete(2)
 FROM_5 = spaces.Discrete(3, start=5)
 SEVERAL = spaces.MultiDiscrete([2, 3], start=[0, 10])
 NESTED = spaces.Dict({"a": spaces.Tuple((FLOATS, TWO)), "action_mask": BYTES})
-INT32 = "whole numbers from -2147483648 to 2147483647"
+INT32 = "integers from -2147483648 to 2147483647"
 
 
 @pytest.mark.parametrize(
@@ -56,43 +56,47 @@ def test_values_of_a_space_are_stored_as_they_are(space, obs, expected):
         (
             BYTES,
             [0.64, 1.0],
-            "[0] = 0.64, but its space (Box, uint8) holds whole numbers from 0 to",
+            "[0] = 0.64, but its space (Box, uint8) contains integers from 0 to",
         ),
-        (BYTES, [0, -1], "[1] = -1, but its space (Box, uint8) holds whole numbers from 0 to 255."),
+        (BYTES, [0, -1], "[1] = -1, but its space (Box, uint8) contains integers from 0 to 255."),
         (BYTES, [0, 256], "[1] = 256, but"),
         (BYTES, [0, np.nan], "[1] = nan, but"),
         (BYTES, np.float32([0.64, 1]), "[0] = 0.64, but"),
-        (WHOLE, [1.0, 0.5], f"[1] = 0.5, but its space (Box, int64) holds {INT32}."),
-        (WHOLE, [2**31, 0], f"[0] = {2**31}, but its space (Box, int64) holds {INT32}."),
+        (WHOLE, [1.0, 0.5], f"[1] = 0.5, but its space (Box, int64) contains {INT32}."),
+        (WHOLE, [2**31, 0], f"[0] = {2**31}, but its space (Box, int64) contains {INT32}."),
         (WHOLE, np.float32([2**31, 0]), "[0] = 2.1474836e+09, but"),
         (WHOLE, np.array([None, 0], object), "[0] = None, but"),
-        (NARROW, [128, 0], "[0] = 128, but its space (Box, int8) holds whole numbers from -128 to"),
-        (LARGE, [0.5, 0], "[0] = 0.5, but its space (Box, int64) holds whole numbers"),
-        (TRUTH, [2, 0], "[0] = 2, but its space (Box, bool) holds whole numbers from 0 to 1."),
-        (FLOATS, [1j, 0], " has dtype complex128, but its space (Box, float64) holds real numbers"),
+        (NARROW, [128, 0], "[0] = 128, but its space (Box, int8) contains integers from -128 to"),
+        (LARGE, [0.5, 0], "[0] = 0.5, but its space (Box, int64) contains integers"),
+        (TRUTH, [2, 0], "[0] = 2, but its space (Box, bool) contains integers from 0 to 1."),
+        (FLOATS, [1j, 0], " has dtype complex128, but its space (Box, float64) contains real"),
         (FLOATS, ["1", "2"], " has dtype <U1, but"),
         (FLOATS, np.array([{}, 0], object), " has dtype object, but"),
         (
             BITS,
             [1, 2],
-            "[1] = 2, but its space (MultiBinary, int8) holds whole numbers from 0",
+            "[1] = 2, but its space (MultiBinary, int8) contains integers from 0",
         ),
-        (TWO, 3, " = 3, but its space (Discrete(2)) holds whole numbers from 0 to 1. Return such "),
+        (
+            TWO,
+            3,
+            " = 3, but its space (Discrete(2)) contains integers from 0 to 1. Return integers ",
+        ),
         (TWO, -1, " = -1, but"),
         (TWO, 0.5, " = 0.5, but"),
-        (FROM_5, 0, " = 0, but its space (Discrete(3, start=5)) holds whole numbers from 5 to 7."),
+        (FROM_5, 0, " = 0, but its space (Discrete(3, start=5)) contains integers from 5 to 7."),
         (FROM_5, np.uint64(8), " = 8, but"),
         (
             SEVERAL,
             [1, 13],
-            "[1] = 13, but its space (MultiDiscrete) holds whole numbers from 10",
+            "[1] = 13, but its space (MultiDiscrete) contains integers from 10",
         ),
         (
             SEVERAL,
             [2, 10],
-            "[0] = 2, but its space (MultiDiscrete) holds whole numbers from 0 to",
+            "[0] = 2, but its space (MultiDiscrete) contains integers from 0 to",
         ),
-        (FLOATS, [1.0, 2.0, 3.0], " has shape (3,), but its space has shape (2,). Return that"),
+        (FLOATS, [1.0, 2.0, 3.0], " has shape (3,), but its space has shape (2,). Return an array"),
     ],
 )
 def test_the_first_value_that_its_space_cannot_hold_is_an_error(space, obs, message):
@@ -105,7 +109,7 @@ def test_the_first_value_that_its_space_cannot_hold_is_an_error(space, obs, mess
     assert str(caught.value).startswith(f"wolf: observation.part.1{message}")
 
 
-PARTS = "Return all parts of the observation space, or declare another space."
+PARTS = "Return every part of the observation space, or change the space."
 
 
 @pytest.mark.parametrize(
@@ -132,14 +136,14 @@ def test_a_missing_part_is_named_with_the_value_that_lacks_it(obs, message):
 
 
 @pytest.mark.parametrize(
-    ("obs", "value"), [(None, "None"), ([[1, 2], [3]], "a list with parts of different shapes")]
+    ("obs", "value"), [(None, "None"), ([[1, 2], [3]], "a list of parts with different shapes")]
 )
 def test_an_observation_that_is_not_an_array_is_an_error(obs, value):
     with pytest.raises(MakeError) as caught:
         encoder(FLOATS)(obs)
     assert str(caught.value) == (
         f"observation is {value}, but its space has shape (2,). Return an array of that shape, or "
-        f"declare another space."
+        f"change the space."
     )
 
 
@@ -151,6 +155,6 @@ def test_mask_values_other_than_0_and_1_are_an_error_for_every_dtype():
     for mask, value in (([0.5, 1], "[0] = 0.5"), ([1, 2], "[1] = 2"), ([0, -np.inf], "[1] = -inf")):
         with pytest.raises(MakeError) as caught:
             encode(rest | {"action_mask": mask})
-        assert f"action_mask{value}, but its space (action_mask) holds" in str(caught.value)
-        with pytest.raises(MakeError, match="game: the action_mask of step has the value"):
+        assert f"action_mask{value}, but its space (action_mask) contains" in str(caught.value)
+        with pytest.raises(MakeError, match="game: the action_mask from step has the value"):
             mask_in({"action_mask": mask}, TWO, "game", "step")

@@ -163,10 +163,13 @@ def test_a_mask_that_is_observed_anyway_is_taken_as_one():
     [
         (
             {"wrong": "missing"},
-            r"needs an 'action_mask' in every info; the info of reset has 'other'$",
+            r"needs an 'action_mask' in every info, but the info from reset has 'other'\. Add it",
         ),
-        ({"wrong": "short"}, r"the action_mask of reset has 2 numbers in place of 3$"),
-        ({"kind": "box"}, r"env\.options\.mask needs discrete actions$"),
+        (
+            {"wrong": "short"},
+            r"the action_mask from reset has 2 elements, expected 3: one per choice\.$",
+        ),
+        ({"kind": "box"}, r"env\.options\.mask = true needs discrete actions\. Use false\.$"),
     ],
 )
 def test_masks_that_cannot_be_used_are_refused_in_one_sentence(options, words):
@@ -178,7 +181,10 @@ def test_masks_that_cannot_be_used_are_refused_in_one_sentence(options, words):
 
 def test_a_mask_that_goes_missing_is_named():
     env = make("Allows", 1, mask=True, wrong="later")
-    with pytest.raises(SimulatorError, match=r"in every info; the info of step has 'other'$"):
+    with pytest.raises(
+        SimulatorError,
+        match=r"in every info, but the info from step has 'other'\. Add it, or use false\.$",
+    ):
         play(env, jnp.zeros((3, 1), jnp.int32))
 
 

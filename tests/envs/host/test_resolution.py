@@ -30,18 +30,18 @@ def test_digits_are_lost_where_values_differ_by_less_than_eight_multiples_of_flo
     # From 2**18 to 2**19 float32 has the multiples of 1/32, and 1/4 is eight of these.
     assert warning_for([0.0, 300_000.0], [1.0, 300_000.25]) == ""
     assert warning_for([0.0, 300_000.0], [1.0, 300_000.125]) == (
-        "observation.x[1] is near 300000.12 and its first values differ by 0.125, but float32 has "
-        "only multiples of 0.0312 there. Subtract an offset, in the environment or in a wrapper "
-        "such as a subclass of gymnasium.wrappers.TransformObservation (--env.options wrappers "
-        "FILE.py:CLASS)."
+        "observation.x[1] is near 300000.12 and its first values differ by only 0.125, but float32 "
+        "values there are 0.0312 apart. Subtract a constant in the environment or in a wrapper "
+        "(--env.options wrappers FILE.py:CLASS), such as a subclass of "
+        "gymnasium.wrappers.TransformObservation."
     )
-    assert "near -300000 and its first values differ by 0.125" in warning_for(
+    assert "near -300000 and its first values differ by only 0.125" in warning_for(
         -300_000.0, -300_000.125
     )
     # From 2**30 to 2**31 the multiples of 128: int64 loses digits as float64 does.
     message = warning_for(SECONDS, SECONDS + 9)
-    assert "x is near 1.7e+09 and its first values differ by 9, but float32 has only" in message
-    assert "only multiples of 128 there" in message
+    assert "x is near 1.7e+09 and its first values differ by only 9, but float32 values" in message
+    assert "values there are 128 apart" in message
     assert warning_for(SECONDS, SECONDS + 1024) == ""
 
 

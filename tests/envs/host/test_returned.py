@@ -14,9 +14,9 @@ from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
 from purejaxppo.envs.host.workers.returned import flag, number
 
 pytestmark = pytest.mark.xdist_group("processes")
-STEP = "Return (obs, reward, terminated, truncated, info), as Gymnasium does."
-RESET = "Return (obs, info), as Gymnasium does."
-SEED = "Define reset(self, *, seed=None, options=None), as Gymnasium does."
+STEP = "Return (obs, reward, terminated, truncated, info), as in Gymnasium."
+RESET = "Return (obs, info), as in Gymnasium."
+SEED = "Define reset(self, *, seed=None, options=None), as in Gymnasium."
 
 
 class Still(gymnasium.Env):
@@ -114,22 +114,22 @@ def test_a_reward_and_ends_may_be_arrays_of_one_value():
 
 
 OLD = [
-    ("RewardOfNothing", "step returned reward = None. Return one number."),
-    ("EndOfNothing", "step returned terminated = None. Return true or false."),
-    ("InfoBeforeTruncated", "step returned truncated = {}. Return true or false."),
-    ("OldStep", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
-    ("OldStepWithLimit", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
+    ("RewardOfNothing", "step returned reward = None. Return a single number."),
+    ("EndOfNothing", "step returned terminated = None. Return True or False."),
+    ("InfoBeforeTruncated", "step returned truncated = {}. Return True or False."),
+    ("OldStep", f"step returned 4 values, as in Gym before 0.26. {STEP}"),
+    ("OldStepWithLimit", f"step returned 4 values, as in Gym before 0.26. {STEP}"),
     ("StepOfThree", f"(expected 5, got 3)). {STEP}"),
     ("ResetOfNothing", f"reset returned None. {RESET}"),
-    ("OldReset", f"reset returned an observation alone, the interface of Gym before 0.26. {RESET}"),
+    ("OldReset", f"reset returned only an observation, as in Gym before 0.26. {RESET}"),
     (
         "OldResetOfPair",
-        f"reset returned an observation alone, the interface of Gym before 0.26. {RESET}",
+        f"reset returned only an observation, as in Gym before 0.26. {RESET}",
     ),
-    ("NoSeed", f"reset does not take seed and options, the interface of Gym before 0.26. {SEED}"),
+    ("NoSeed", f"reset does not accept seed and options, as in Gym before 0.26. {SEED}"),
     (
         "NoSeedWithLimit",
-        f"reset does not take seed and options, the interface of Gym before 0.26. {SEED}",
+        f"reset does not accept seed and options, as in Gym before 0.26. {SEED}",
     ),
 ]
 
@@ -144,7 +144,7 @@ def test_results_unlike_gymnasiums_are_an_error_of_one_line(name, sentence):
 
 
 def test_reset_without_info_is_reported_under_a_wrapper_that_unpacks_it():
-    with pytest.raises(ValueError, match="reset returned an observation alone"):
+    with pytest.raises(ValueError, match="reset returned only an observation"):
         play("OldReset", mask=True)
 
 
@@ -176,7 +176,7 @@ def test_number_1_of_any_type_is_a_reward_and_an_end(value):
     ],
 )
 def test_reward_that_is_not_one_number_is_an_error(value, words):
-    with pytest.raises(ValueError, match=rf"^step returned {words}. Return one number.$"):
+    with pytest.raises(ValueError, match=rf"^step returned {words}. Return a single number.$"):
         number(value, "reward")
 
 
@@ -187,5 +187,5 @@ def test_nan_and_infinite_rewards_are_accepted_here():
 
 @pytest.mark.parametrize("value", [None, 2, 0.5, np.nan, "False", np.zeros(2, bool), {}])
 def test_end_that_is_not_true_or_false_is_an_error(value):
-    with pytest.raises(ValueError, match=r"^step returned truncated .*. Return true or false.$"):
+    with pytest.raises(ValueError, match=r"^step returned truncated .*. Return True or False.$"):
         flag(value, "truncated")

@@ -263,7 +263,9 @@ def test_discrete_actions_start_where_theirs_do():
 def test_wrappers_are_applied_in_order():
     doubled = f"{EXAMPLE_ENVS}:Doubled"
     wrappers = (doubled, "DtypeObservation:none", "FlattenObservation")
-    with pytest.raises(ValueError, match=r"env.wrappers: DtypeObservation:none: no package"):
+    with pytest.raises(
+        ValueError, match=r"env.options.wrappers: DtypeObservation:none: no package"
+    ):
         example("Compound", wrappers=wrappers)()
     with WorkerPool(
         example("Compound", wrappers=("FlattenObservation", doubled)), 1, kind="thread"
@@ -278,7 +280,7 @@ def test_wrappers_are_applied_in_order():
         ("NormalizeReward", "ppo.normalize_reward = true."),
         ("NormalizeObservation", "ppo.normalize_obs = true."),
         ("gymnasium.wrappers.vector:NormalizeReward", "ppo.normalize_reward = true."),
-        (f"{EXAMPLE_ENVS}:MyNormalize", "MyNormalize (a NormalizeReward) would"),
+        (f"{EXAMPLE_ENVS}:MyNormalize", "MyNormalize (a NormalizeReward) normalises"),
     ],
 )
 def test_normalising_wrappers_of_gymnasium_are_refused(wrapper, words):
@@ -293,7 +295,7 @@ def test_normalising_wrappers_are_found_below_others():
         example("NormalizedCounter")()
     assert str(error.value) == (
         f"env.name = gymnasium/{EXAMPLE_ENVS}:NormalizedCounter: the wrapper NormalizeObservation "
-        f"would also normalise in evaluations, by statistics that are not saved. Remove it and use "
+        f"normalises with running statistics that are not saved with the agent. Remove it and set "
         f"ppo.normalize_obs = true."
     )
 
@@ -315,7 +317,7 @@ def test_a_worker_makes_and_steps_environments_that_change_its_folder_and_numpys
 def test_actions_of_another_shape_are_refused():
     with WorkerPool(example("Counter"), 2, kind="thread") as pool:
         pool.reset(0)
-        with pytest.raises(ValueError, match=r"actions have shape \(3,\) in place of \(2,\)"):
+        with pytest.raises(ValueError, match=r"actions have shape \(3,\), expected \(2,\)"):
             pool.step(np.zeros(3, int))
         np.testing.assert_array_equal(pool.step(np.zeros(2, int)).reward, [1, 1])
 
@@ -350,7 +352,7 @@ RAISES = {
     "init": ("(worker 0) raised KeyError in __init__: 'no such asset'", "environment 0"),
     "reset": ("environment 1 (worker 0) raised RuntimeError in reset: the scene", "in reset"),
     "reset nan": (
-        "in reset: reset returned observation[0] = nan in 3 tries; observations must be finite",
+        "in reset: reset returned observation[0] = nan in 3 tries. Observations must be finite",
         "environment 1",
     ),
     "step": ("raised ZeroDivisionError in step: division by zero", "in misbehave"),
@@ -379,14 +381,14 @@ def test_an_error_is_reported_with_its_traceback(fault, kind):
         (
             "shape",
             "thread",
-            "observation has shape (2,), but its space has shape (3,). Return that shape, or "
-            "declare another space.",
+            "observation has shape (2,), but its space has shape (3,). Return "
+            "an array of that shape, or change the space.",
         ),
         (
             "bytes",
             "process",
-            "observation[0] = 0.6666666666666667, but its space (Box, uint8) holds whole numbers "
-            "from 0 to 255. Return such numbers, or declare another space.",
+            "observation[0] = 0.6666666666666667, but its space (Box, uint8) contains integers "
+            "from 0 to 255. Return integers in this range, or change the space.",
         ),
     ],
 )
@@ -427,8 +429,8 @@ def test_a_hang_in_the_constructor_is_reported():
 @pytest.mark.parametrize(
     ("fault", "parts"),
     [
-        ("exit", ("ended with exit code 3 when it was to step",)),
-        ("kill", ("was killed by SIGKILL, perhaps for lack of memory, when",)),
+        ("exit", ("ended with exit code 3 while it was supposed to step",)),
+        ("kill", ("was killed by SIGKILL (possibly out of memory) while",)),
         ("crash", ("was killed by SIGSEGV", "Segmentation fault", "in misbehave")),
     ],
 )
@@ -449,16 +451,16 @@ def test_a_worker_that_dies_is_reported_at_once(fault, parts):
 UNKNOWN = [
     (make_spec("CartPol-v1"), "unknown task 'gymnasium/CartPol-v1'. Did you mean 'CartPole-v1'?"),
     (make_spec("Hopper-v99"), "unknown task 'gymnasium/Hopper-v99'. Did you mean 'Hopper-v"),
-    (make_spec("Qwxyz-v0"), "Is its package named, as in package:Id-v0?"),
+    (make_spec("Qwxyz-v0"), "Ids of a package: package:Id-v0."),
     (make_spec("no words"), "gymnasium/no words: Malformed environment ID"),
     (make_spec("nopackage:Some-v0"), "no package 'nopackage' is installed"),
     (make_spec("CartPole-v1", (), {"gravitas": 1}), "unexpected keyword argument 'gravitas'"),
     (make_spec("CartPole-v1", ("FlattenObs",)), "Did you mean 'FlattenObservation'?"),
     (make_spec("no/file.py:Env"), f"env.name: no/file.py: no such file in {Path.cwd()}"),
     (make_spec("/no/file.py:Env"), "env.name: /no/file.py: no such file"),
-    (make_spec("no/file.py"), "which class of that file? Say gymnasium/no/file.py:ClassName"),
+    (make_spec("no/file.py"), "the class is missing. Use gymnasium/no/file.py:ClassName"),
     (example("Contour"), "has no class 'Contour'. It has Counter, OwnLimit"),
-    (example("NoEnvironment"), "NoEnvironment is not a gymnasium.Env"),
+    (example("NoEnvironment"), "NoEnvironment is not a subclass of gymnasium.Env"),
     (example("Counter", size=3), "env.options: "),
 ]
 
@@ -481,17 +483,17 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ValueError, match=r"gymnasium/Hopper-v5 needs another package: .*mujoco"):
+    with pytest.raises(ValueError, match=r"gymnasium/Hopper-v5 needs a missing package: .*mujoco"):
         make_spec("Hopper-v5")()
 
 
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ("obs", "the observation space Text is not supported; Box, Discrete"),
-        ("action", "the action space Text is not supported; Box, Discrete"),
-        ("integers", "actions in a Box of int32 are not supported"),
-        ("nothing", r"the observation space has a part of shape \(2, 0\): nothing"),
+        ("obs", "the observation space Text is not supported. Use Box, Discrete"),
+        ("action", "the action space Text is not supported. Use Box, Discrete"),
+        ("integers", "the action space contains a Box of int32, which is not supported"),
+        ("nothing", r"the observation space contains an empty Box of shape \(2, 0\)"),
     ],
 )
 def test_an_unsupported_space_is_named(which, message):
@@ -557,7 +559,7 @@ def test_a_worker_that_prints_without_end_is_cut_and_never_waits(capfd):
     assert len(err.encode()) < 1_000_100
     assert err.startswith("a line of some length\n")
     assert err.endswith(
-        "\nworker 1 (environment 3) printed 1,000,000 bytes; the rest is left out\n"
+        "\nworker 1 (environment 3) printed 1,000,000 bytes. The rest is dropped.\n"
     )
 
 
@@ -587,7 +589,7 @@ def test_closing_ends_workers_and_may_be_repeated():
     pool.close()
     pool.close()
     assert not any(map(lives, pids))
-    with pytest.raises(RuntimeError, match="the pool of environments is closed"):
+    with pytest.raises(RuntimeError, match="the worker pool is closed"):
         pool.reset(0)
 
 

@@ -75,8 +75,8 @@ class Spec:
             env = _from_file(file, class_name, options, self.max_episode_steps)
         elif self.name.endswith(".py"):
             raise MakeError(
-                f"env.name: gymnasium/{self.name}: which class of that file? Say "
-                f"gymnasium/{self.name}:ClassName"
+                f"env.name = gymnasium/{self.name}: the class is missing. Use "
+                f"gymnasium/{self.name}:ClassName."
             )
         else:
             env = _registered(self.name, options, self.max_episode_steps)
@@ -219,12 +219,12 @@ def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasiu
         return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         close = nearest(task, gymnasium.registry)
-        hint = f"Did you mean {close!r}?" if close else "Is its package named, as in package:Id-v0?"
+        hint = f"Did you mean {close!r}?" if close else "Ids of a package: package:Id-v0."
         if isinstance(error, gymnasium.error.DeprecatedEnv):
             hint = one_line(error)
         raise MakeError(f"env.name: unknown task 'gymnasium/{name}'. {hint}") from error
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise MakeError(f"gymnasium/{name} needs another package: {one_line(error)}") from error
+        raise MakeError(f"gymnasium/{name} needs a missing package: {one_line(error)}") from error
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
@@ -242,7 +242,7 @@ def _from_file(file: str, name: str, options: Options, max_episode_steps: int) -
 
     kind = in_file(file, name, "env.name", inspect.isclass, "class")
     if not issubclass(kind, gymnasium.Env):
-        raise MakeError(f"env.name: {file}:{name} is not a gymnasium.Env")
+        raise MakeError(f"env.name: {file}:{name} is not a subclass of gymnasium.Env.")
     try:
         inspect.signature(kind).bind(**options)
     except TypeError as error:
@@ -255,17 +255,17 @@ def _wrapper(name: str) -> Any:
     """The class of a wrapper."""
     import gymnasium
 
-    where = f"env.wrappers: {name}"
+    where = f"env.options.wrappers: {name}"
     module, _, class_name = name.rpartition(":")
     if module.endswith(".py"):
-        return in_file(module, class_name, "env.wrappers", inspect.isclass, "class")
+        return in_file(module, class_name, "env.options.wrappers", inspect.isclass, "class")
     place = import_named(module, where) if module else gymnasium.wrappers
     try:
         return getattr(place, class_name)
     except AttributeError:
         close = nearest(class_name, dir(place))
         hint = f". Did you mean {close!r}?" if close else ""
-        raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
+        raise MakeError(f"{where}: {place.__name__} does not define {class_name!r}{hint}") from None
 
 
 def _check_wrapper(kind: type, where: str) -> None:
@@ -281,8 +281,8 @@ def _check_wrapper(kind: type, where: str) -> None:
         if base.__name__ in NORMALIZING and base.__module__.startswith("gymnasium."):
             derived = f" (a {base.__name__})" if kind is not base else ""
             raise MakeError(
-                f"{where}: the wrapper {kind.__name__}{derived} would also normalise in "
-                f"evaluations, by statistics that are not saved. Remove it and use "
+                f"{where}: the wrapper {kind.__name__}{derived} normalises with running statistics "
+                f"that are not saved with the agent. Remove it and set "
                 f"{NORMALIZING[base.__name__]}."
             )
 
@@ -295,8 +295,8 @@ def _wrapped(name: str, env: Gymnasium) -> Gymnasium:
         return wrapper(env)
     except TypeError as error:
         raise MakeError(
-            f"env.options.wrappers: {name} cannot be made from an environment alone: "
-            f"{one_line(error)}"
+            f"env.options.wrappers: {name} failed with the environment as its only argument: "
+            f"{one_line(error)}. Give its other arguments defaults."
         ) from error
 
 

@@ -34,7 +34,7 @@ from purejaxppo.spaces import (
     tree_of,
 )
 
-SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
 WIDE = ("float64", "int64", "int16", "uint32", "uint64")
 """Dtypes that JAX, or the code that reads observations, would narrow."""
 
@@ -57,7 +57,10 @@ def action_space(space: Any) -> Space:
     form = native_form(space, role="action")
     for _, array in arrays_in(form):
         if isinstance(array.space, Box) and np.dtype(array.dtype).kind != "f":
-            raise MakeError(f"actions in a Box of {array.dtype} are not supported, only floats are")
+            raise MakeError(
+                f"the action space contains a Box of {array.dtype}, which is not supported. Use a "
+                f"Box of floats, Discrete or MultiDiscrete."
+            )
     return space_of(form)
 
 
@@ -66,7 +69,7 @@ def _plain_space(space: Any, role: str) -> Space:
 
     if isinstance(space, spaces.Box):
         if 0 in space.shape:
-            raise MakeError(f"the {role} space has a part of shape {space.shape}: nothing")
+            raise MakeError(f"the {role} space contains an empty Box of shape {space.shape}.")
         low, high = space.low.astype(float), space.high.astype(float)
         return Box.between(low, high, narrow(space.dtype, low, high))
     if isinstance(space, spaces.Discrete):
@@ -75,7 +78,7 @@ def _plain_space(space: Any, role: str) -> Space:
         return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
         return MultiDiscrete((2,) * math.prod(space.shape))
-    raise MakeError(f"the {role} space {type(space).__name__} is not supported; {SUPPORTED} are")
+    raise MakeError(f"the {role} space {type(space).__name__} is not supported. Use {SUPPORTED}.")
 
 
 def convert(space: Any) -> Space:
@@ -99,12 +102,12 @@ def convert(space: Any) -> Space:
             for bound in (space.low, space.high)
         )
         if 0 in space.shape:
-            raise ValueError(f"a Box of shape {space.shape} holds nothing")
+            raise ValueError(f"a Box of shape {space.shape} is empty")
         dtype = str(np.dtype(space.dtype))
         return Box.between(low, high, narrow(dtype, low, high) if dtype in WIDE else dtype)
     raise ValueError(
-        f"a space of kind {kind} is not supported; Box, Discrete, MultiDiscrete, MultiBinary and "
-        f"Dict are"
+        f"the space {kind} is not supported. Supported: Box, Discrete, MultiDiscrete, MultiBinary, "
+        f"Dict."
     )
 
 
@@ -246,7 +249,7 @@ def read(source: Source, obs: Any) -> np.ndarray:
     if part.shape != source.shape:
         raise MakeError(
             f"{source.name} has shape {part.shape}, but its space has shape {source.shape}. Return "
-            f"that shape, or declare another space."
+            f"an array of that shape, or change the space."
         )
     if part.dtype not in source.exact:
         _check_values(source, part)
@@ -266,16 +269,16 @@ def _array(source: Source, obs: Any) -> np.ndarray:
             obs = obs[key]
         except (KeyError, IndexError, TypeError):
             raise MakeError(
-                f"{source.name} is missing from {_container(obs)}. Return all parts of the "
-                f"observation space, or declare another space."
+                f"{source.name} is missing from {_container(obs)}. Return every part of the "
+                f"observation space, or change the space."
             ) from None
     if obs is not None:
         with contextlib.suppress(TypeError, ValueError):
             return np.asarray(obs)
-    value = "None" if obs is None else f"a {type(obs).__name__} with parts of different shapes"
+    value = "None" if obs is None else f"a {type(obs).__name__} of parts with different shapes"
     raise MakeError(
         f"{source.name} is {value}, but its space has shape {source.shape}. Return an array of "
-        f"that shape, or declare another space."
+        f"that shape, or change the space."
     )
 
 
@@ -307,16 +310,16 @@ def _check_values(source: Source, part: np.ndarray) -> None:
         return
     raise MakeError(
         f"{indexed(source.name, wrong.at)} = {part[wrong.at]!s}, but its space "
-        f"({source.kind}) holds whole numbers from {wrong.least} to {wrong.most}. Return such "
-        f"numbers, or declare another space."
+        f"({source.kind}) contains integers from {wrong.least} to {wrong.most}. Return integers in "
+        f"this range, or change the space."
     )
 
 
 def _wrong_dtype(source: Source, part: np.ndarray) -> str:
     """Return the error for values that are not numbers."""
     return (
-        f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) holds real numbers. "
-        f"Return such numbers, or declare another space."
+        f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) contains real "
+        f"numbers. Return real numbers, or change the space."
     )
 
 

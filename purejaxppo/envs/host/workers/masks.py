@@ -34,7 +34,7 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.name = name
         mask = mask_space(action_space(env.action_space))
         if mask is None:
-            raise MakeError(f"{name}: env.options.mask needs discrete actions")
+            raise MakeError(f"{name}: env.options.mask = true needs discrete actions. Use false.")
         own = env.observation_space
         self._parts = isinstance(own, gymnasium.spaces.Dict)
         parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {"obs": own}
@@ -71,11 +71,12 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, wh
         MakeError: there is no mask, or it does not fit the space.
     """
     if MASK not in info:
-        there = ", ".join(map(repr, info)) or "nothing"
+        there = ", ".join(map(repr, info)) or "no keys"
         raise MakeError(
-            f"{where} needs an 'action_mask' in every info; the info of {when} has {there}"
+            f"{where} = true needs an 'action_mask' in every info, but the info from {when} has "
+            f"{there}. Add it, or use false."
         )
-    return _mask(info[MASK], action_space(space), f"{where}: the action_mask of {when}")
+    return _mask(info[MASK], action_space(space), f"{where}: the action_mask from {when}")
 
 
 def _mask(value: Any, space: Space, where: str) -> Any:
@@ -87,10 +88,10 @@ def _mask(value: Any, space: Space, where: str) -> Any:
         value = np.concatenate([np.ravel(part) for part in value])
     mask = np.asarray(value).ravel()
     if mask.size != sum(sizes):
-        raise MakeError(f"{where} has {mask.size} numbers in place of {sum(sizes)}")
+        raise MakeError(f"{where} has {mask.size} elements, expected {sum(sizes)}: one per choice.")
     wrong = mask[(mask != 0) & (mask != 1)]
     if wrong.size:
-        raise MakeError(f"{where} has the value {wrong[0]}. Use 1 for allowed, and 0 otherwise.")
+        raise MakeError(f"{where} has the value {wrong[0]}. Use 1 for allowed and 0 for forbidden.")
     choices = np.split((mask != 0).astype(np.uint8), np.cumsum(sizes)[:-1])
     return np.concatenate([part if part.any() else np.ones_like(part) for part in choices])
 
@@ -105,7 +106,7 @@ def _part(value: Any, name: str, where: str) -> Any:
     try:
         return value[name] if isinstance(value, Mapping) else value[int(name)]
     except (LookupError, TypeError, ValueError):
-        raise MakeError(f"{where} has nothing for the action's part {name!r}") from None
+        raise MakeError(f"{where} has no entry for the part {name!r} of the action.") from None
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space[Any]:

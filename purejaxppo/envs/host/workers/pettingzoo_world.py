@@ -68,7 +68,7 @@ class WorldSpec:
             env = _builder(self.name)(**options)
         except ImportError as error:
             raise MakeError(
-                f"pettingzoo/{self.name} needs another package: {one_line(error)}"
+                f"pettingzoo/{self.name} needs a missing package: {one_line(error)}"
             ) from error
         except TypeError as error:
             if "argument" not in str(error):
@@ -76,8 +76,8 @@ class WorldSpec:
             raise MakeError(f"env.options: pettingzoo/{self.name}: {one_line(error)}") from error
         if not isinstance(env, ParallelEnv):
             raise MakeError(
-                f"env.name: pettingzoo/{self.name} makes a {type(env).__name__}, and not a "
-                f"pettingzoo.ParallelEnv"
+                f"env.name = pettingzoo/{self.name}: expected a pettingzoo.ParallelEnv, got "
+                f"{type(env).__name__}."
             )
         return ParallelWorld(env, self)
 
@@ -96,10 +96,12 @@ def _builder(name: str) -> Any:
     if callable(builder):
         return builder
     if not where and hasattr(module, "env"):
-        raise MakeError(f"{label}: its agents take turns; only parallel environments are supported")
+        raise MakeError(
+            f"{label} is turn-based (AEC). Use a parallel environment: a module with parallel_env."
+        )
     close = nearest(attribute, [key for key in vars(module) if not key.startswith("_")])
     hint = f". Did you mean {close!r}?" if where and close else ""
-    raise MakeError(f"{label}: {module.__name__} has no {attribute!r}{hint}")
+    raise MakeError(f"{label}: {module.__name__} does not define {attribute!r}{hint}")
 
 
 def _registered(name: str, label: str) -> Any:
@@ -107,7 +109,7 @@ def _registered(name: str, label: str) -> Any:
     known = getattr(pettingzoo, "parallel_registry", {})
     if name not in known:
         close = nearest(name, known)
-        raise MakeError(f"{label}: no such id{f'. Did you mean {close!r}?' if close else ''}")
+        raise MakeError(f"{label}: unknown id{f'. Did you mean {close!r}?' if close else ''}")
 
     def build(**options: Any) -> Any:
         try:
@@ -223,8 +225,8 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         absent = [agent for agent in self.agents if agent not in self.env.agents]
         if absent:
             raise MakeError(
-                f"pettingzoo/{self.name}: {absent[0]} is not there when an episode starts, and "
-                f"agents that join later are not supported"
+                f"pettingzoo/{self.name}: {absent[0]} is not in agents after reset. Agents that "
+                f"join later are not supported. Start every episode with all possible_agents."
             )
         self._elapsed = 0
         self._left: set[Any] = set()  # agents that have ended and are not in the world any more
@@ -252,7 +254,9 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
             elif flag(truncated, f"truncation of {agent}") or late:
                 end[i] = TRUNCATED
             elif agent not in self.env.agents:
-                raise ValueError(f"{agent} left without being terminated or truncated")
+                raise ValueError(
+                    f"{agent} is not in agents any more, but was not terminated or truncated"
+                )
         ended = [agent for agent, alive in zip(self.agents, self._alive, strict=True) if not alive]
         self._alive &= end == ALIVE
         if self._alive.any():
@@ -291,9 +295,9 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
             acts = not (terminations.get(agent, True) or truncations.get(agent, True))
             if agent in present and (acts or agent in self._left):
                 raise MakeError(
-                    f"pettingzoo/{self.name}: {agent} is in agents again after its end. Agents "
-                    f"that come back within an episode are not supported. Do not report an end for "
-                    f"such an agent, or end the episode of all agents."
+                    f"pettingzoo/{self.name}: {agent} is in agents again after it was terminated "
+                    f"or truncated. Agents cannot return within an episode. Do not terminate or "
+                    f"truncate {agent}, or end the episode of all agents."
                 )
         self._left |= {
             agent
@@ -311,8 +315,8 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
             return parts[agent]
         except (LookupError, TypeError):
             raise MakeError(
-                f"pettingzoo/{self.name}: the world returned no {name} for {agent}. Return a dict "
-                f"with one for each agent that has not ended."
+                f"pettingzoo/{self.name}: the environment returned no {name} for {agent}. Return a "
+                f"dict with an entry for each agent that has not ended."
             ) from None
 
     def render(self) -> Any:

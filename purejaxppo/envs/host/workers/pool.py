@@ -98,12 +98,12 @@ class Handle:
 
     def death(self, doing: str) -> WorkerError:
         """The error of a worker that has ended."""
-        message = f"{self} {self.ending()} when it was to {doing}"
+        message = f"{self} {self.ending()} while it was supposed to {doing}"
         return WorkerError(f"{message}{self.last_words()}", self.index, self.envs)
 
     def hang(self, doing: str, seconds: float) -> WorkerError:
         """The error of a worker that was too slow; ends it."""
-        message = f"{self} did not {doing} within {seconds:g} s; it is here:\n{self.stack()}"
+        message = f"{self} did not {doing} within {seconds:g} s. Its stack:\n{self.stack()}"
         self.kill()
         return WorkerError(message, self.index, self.envs)
 
@@ -144,7 +144,10 @@ class ProcessHandle(Handle):
         """Starts the process, which shares the open file `memory`."""
         super().__init__(index, start, stop)
         if os.name != "posix":
-            raise ValueError("worker processes need Linux or macOS; threads run everywhere")
+            raise ValueError(
+                "env.options.workers = process needs Linux or macOS. Use env.options.workers = "
+                "thread."
+            )
         self._trace = tempfile.TemporaryFile()  # noqa: SIM115 - closed in release
         self.connection, theirs = Pipe()
         printed, output = os.pipe()
@@ -178,16 +181,16 @@ class ProcessHandle(Handle):
         self.join(1.0)
         code = self._process.poll()
         if code is None:
-            return "has closed its connection"
+            return "closed its connection"
         if code >= 0:
             return f"ended with exit code {code}"
-        hint = ", perhaps for lack of memory," if -code == signal.SIGKILL else ""
+        hint = " (possibly out of memory)" if -code == signal.SIGKILL else ""
         return f"was killed by {signal.Signals(-code).name}{hint}"
 
     def last_words(self) -> str:
         """The stack that faulthandler wrote at a fatal signal, if any."""
         words = self._said()
-        return f"; it was here:\n{words}" if words else ""
+        return f". Its stack:\n{words}" if words else ""
 
     def stack(self) -> str:
         """The stack that faulthandler writes when asked by a signal."""
@@ -243,7 +246,7 @@ def copy(source: int, name: str) -> None:
             data = data[:left]
             left -= len(data)
             if not left:
-                data += f"\n{name} printed {MOST_PRINTED:,} bytes; the rest is left out\n".encode()
+                data += f"\n{name} printed {MOST_PRINTED:,} bytes. The rest is dropped.\n".encode()
             with contextlib.suppress(OSError):  # nobody reads it, or the disk is full
                 os.write(2, data)
 
@@ -368,7 +371,9 @@ class WorkerPool:
     ) -> None:
         """Starts the workers and makes the environments."""
         if num_envs < 1 or num_workers < 0:
-            raise ValueError(f"num_envs = {num_envs} and num_workers = {num_workers} are too small")
+            raise ValueError(
+                f"num_envs = {num_envs} must be at least 1, num_workers = {num_workers} at least 0."
+            )
         self.num_envs = num_envs
         self.timeout = timeout
         self._workers: list[Handle] = []
@@ -409,7 +414,7 @@ class WorkerPool:
         for worker, other in zip(self._workers, replies, strict=True):
             if other != self.info:
                 raise WorkerError(
-                    f"{worker} has other spaces or another time limit than worker 0: {other}",
+                    f"the spaces or time limit of {worker} differ from those of worker 0: {other}",
                     worker.index,
                     worker.envs,
                 )
@@ -442,7 +447,7 @@ class WorkerPool:
         parts = arrays_of(self.action, action)
         for part, there in zip(parts, self._buffers.action, strict=True):
             if part.shape != there.shape:
-                raise ValueError(f"actions have shape {part.shape} in place of {there.shape}")
+                raise ValueError(f"actions have shape {part.shape}, expected {there.shape}")
             np.copyto(there, part, casting="same_kind")
         values = self._exchange("step")
         self.diverged_value = next(filter(None, values), self.diverged_value)
@@ -478,7 +483,7 @@ class WorkerPool:
         if self._failure is not None:
             raise self._failure
         if not self._stop.alive:
-            raise RuntimeError("the pool of environments is closed")
+            raise RuntimeError("the worker pool is closed")
 
     def _exchange(self, *command: Any) -> list[Any]:
         """Sends all workers a command and waits until they are done; returns their replies."""

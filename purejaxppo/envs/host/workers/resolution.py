@@ -70,9 +70,9 @@ def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
             where = tuple(np.argwhere(lost)[0].tolist())
             return (
                 f"{indexed(same[0].name, where)} is near {high[where]:.8g} and its first values "
-                f"differ by {spread[where]:.3g}, but float32 has only multiples of "
-                f"{step[where]:.3g} there. Subtract an offset, in the environment or in a wrapper "
-                f"such as a subclass of gymnasium.wrappers.TransformObservation (--env.options "
-                f"wrappers FILE.py:CLASS)."
+                f"differ by only {spread[where]:.3g}, but float32 values there are "
+                f"{step[where]:.3g} apart. Subtract a constant in the environment or in a wrapper "
+                f"(--env.options wrappers FILE.py:CLASS), such as a subclass of "
+                f"gymnasium.wrappers.TransformObservation."
             )
     return ""

@@ -14,10 +14,10 @@ import numpy as np
 
 from purejaxppo.envs.host.workers.errors import MakeError
 
-BEFORE = "the interface of Gym before 0.26"
-STEP = "Return (obs, reward, terminated, truncated, info), as Gymnasium does"
-RESET = "Return (obs, info), as Gymnasium does"
-SEED = "Define reset(self, *, seed=None, options=None), as Gymnasium does"
+BEFORE = "as in Gym before 0.26"
+STEP = "Return (obs, reward, terminated, truncated, info), as in Gymnasium"
+RESET = "Return (obs, info), as in Gymnasium"
+SEED = "Define reset(self, *, seed=None, options=None), as in Gymnasium"
 CALL = r"(\benv\w*(\[\w+\])?|\bsuper\(\))\.(step|reset)\("
 """A call of an environment, of the environment in a wrapper, or of a base class."""
 NOT_UNPACKED = r"values to unpack|cannot unpack"
@@ -39,11 +39,11 @@ def old_interface(error: BaseException) -> str:
     if call is None:
         return ""
     if call[3] == "reset" and isinstance(error, TypeError) and re.search(NO_SEED, text):
-        return f"reset does not take seed and options, {BEFORE}. {SEED}."
+        return f"reset does not accept seed and options, {BEFORE}. {SEED}."
     if not re.search(NOT_UNPACKED, text):
         return ""
     if call[3] == "reset":
-        return f"reset returned an observation alone, {BEFORE}. {RESET}."
+        return f"reset returned only an observation, {BEFORE}. {RESET}."
     if "got 4" in text:
         return f"step returned 4 values, {BEFORE}. {STEP}."
     return f"step did not return 5 values ({text}). {STEP}."
@@ -61,7 +61,7 @@ def pair(result: Any) -> tuple[Any, Any]:
             return obs, info
     if result is None:
         raise MakeError(f"reset returned None. {RESET}.")
-    raise MakeError(f"reset returned an observation alone, {BEFORE}. {RESET}.")
+    raise MakeError(f"reset returned only an observation, {BEFORE}. {RESET}.")
 
 
 def number(value: Any, name: str) -> float:
@@ -78,7 +78,7 @@ def number(value: Any, name: str) -> float:
         return float(value)
     item = _item(value)
     if item is None:
-        raise MakeError(f"step returned {_described(value, name)}. Return one number.")
+        raise MakeError(f"step returned {_described(value, name)}. Return a single number.")
     return float(item)
 
 
@@ -96,7 +96,7 @@ def flag(value: Any, name: str) -> bool:
         return bool(value)
     item = _item(value)
     if item not in (0, 1):
-        raise MakeError(f"step returned {_described(value, name)}. Return true or false.")
+        raise MakeError(f"step returned {_described(value, name)}. Return True or False.")
     return bool(item)
 
 

@@ -124,7 +124,7 @@ class EnvGroup:
             self.at = lane
             observation = observation_space(env.observation_space)
             if (observation, action_space(env.action_space)) != (self.observation, self.action):
-                raise ValueError("its spaces are not those of the environments before it")
+                raise ValueError("its spaces differ from those of the environments before it")
 
     def bind(self, shared: Buffers) -> None:
         """Sets the arrays [len(envs), ...] to read actions from and to write results to."""
@@ -196,8 +196,8 @@ class EnvGroup:
                 return obs
             seed = None
         raise FloatingPointError(
-            f"reset returned {self._value(lane)} in {TRIES} tries; observations must be finite and "
-            f"within ±{plain(LARGEST)}"
+            f"reset returned {self._value(lane)} in {TRIES} tries. Observations must be finite and "
+            f"within ±{plain(LARGEST)}."
         )
 
     @own_errors
