@@ -24,7 +24,7 @@ from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "results"
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("results", "policies", "gpu")]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("results", "policies")]
 CONFIGS = ROOT / "configs"
 PUBLISHED, TABLES = (
     yaml.safe_load((ROOT / "docs" / f"{name}.yaml").read_text(encoding="utf-8"))
