@@ -86,17 +86,17 @@ def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[flo
     class Keep(ppo.Callback):
         """Keeps agents at given times, and stops at the first evaluation after `seconds`."""
 
-        def on_start(self, moment: ppo.Moment) -> None:
-            kept[0.0] = jax.device_get(moment.agent.state)
+        def on_start(self, context: ppo.CallbackContext) -> None:
+            kept[0.0] = jax.device_get(context.agent.state)
 
-        def on_log(self, moment: ppo.Moment) -> None:
-            now = moment.rows[0]["seconds"]
+        def on_log(self, context: ppo.CallbackContext) -> None:
+            now = context.rows[0]["seconds"]
             while marks and now >= marks[0]:
-                kept[marks.pop(0)] = jax.device_get(moment.agent.state)
+                kept[marks.pop(0)] = jax.device_get(context.agent.state)
 
-        def on_evaluation(self, moment: ppo.Moment) -> None:
+        def on_evaluation(self, context: ppo.CallbackContext) -> None:
             if seconds in kept:
-                moment.stop(f"{seconds:.0f} seconds of training")
+                context.stop(f"{seconds:.0f} seconds of training")
 
     with tempfile.TemporaryDirectory() as folder:
         curves = ppo.train(

@@ -23,7 +23,7 @@ On the command line; the coefficient is tunable, so that the sweep is one progra
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import Term
+from purejaxppo import AuxiliaryLoss
 
 NUM_ACTIONS = 2
 """CartPole's."""
@@ -53,4 +53,4 @@ def loss(params, outputs, rows):
     return jnp.mean(jnp.square(rows.obs + change - rows.next_obs), -1)
 
 
-predict_next = Term(loss, rows=("next_obs",), init=init, name="predict_next")
+predict_next = AuxiliaryLoss(loss, rows=("next_obs",), init=init, name="predict_next")

@@ -3,7 +3,7 @@
 It runs on the host between two chunks of training and costs nothing in between. The numbers that it
 returns become columns of metrics.csv.
 
-In Python, in this folder; a function of a moment, `callbacks=[print]`, is called with every row:
+In Python, in this folder; a function of a context, `callbacks=[print]`, is called with every row:
 
     from stop_and_histogram import StopAt
     from purejaxppo import train
@@ -20,7 +20,7 @@ On the command line, where a class is called without arguments:
 import jax
 import numpy as np
 
-from purejaxppo import Callback, Moment
+from purejaxppo import Callback, CallbackContext
 
 
 class StopAt(Callback):
@@ -30,16 +30,16 @@ class StopAt(Callback):
         """Sets the return to stop at."""
         self.enough = enough
 
-    def on_evaluation(self, moment: Moment):
-        """Called after each evaluation, with its numbers in `moment.rows`, one row per agent."""
-        returns = [row["eval/return_mean"] for row in moment.rows]
+    def on_evaluation(self, context: CallbackContext):
+        """Called after each evaluation, with its numbers in `context.rows`, one row per agent."""
+        returns = [row["eval/return_mean"] for row in context.rows]
         if min(returns) >= self.enough:
-            moment.stop(f"an evaluation reached {min(returns):.0f}")
+            context.stop(f"an evaluation reached {min(returns):.0f}")
         # Every array of the state has a leading axis of agents; TensorBoard is that of the first.
-        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(moment.state.agent.params))
-        for path, leaf in leaves if moment.tensorboard else ():
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(context.state.agent.params))
+        for path, leaf in leaves if context.tensorboard else ():
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            moment.tensorboard.add_histogram(name, np.ravel(leaf[0]), moment.env_steps)
-        agents = range(len(moment.members))
+            context.tensorboard.add_histogram(name, np.ravel(leaf[0]), context.env_steps)
+        agents = range(len(context.members))
         largest = [float(max(abs(leaf[i]).max() for _, leaf in leaves)) for i in agents]
         return {"mine/largest_parameter": largest}

@@ -14,15 +14,15 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from purejaxppo.moved import OldPaths
+from purejaxppo.moved import RENAMED, OldPaths
 
 if TYPE_CHECKING:
-    from purejaxppo.agents.extras.auxiliary_losses import Term
+    from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLoss
     from purejaxppo.agents.networks.torsos import Torso
     from purejaxppo.config.files import load_config
     from purejaxppo.config.schema import Config
     from purejaxppo.runs.agent import Agent
-    from purejaxppo.runs.callbacks import Callback, Moment
+    from purejaxppo.runs.callbacks import Callback, CallbackContext
     from purejaxppo.runs.checkpoint import restore
     from purejaxppo.runs.evaluation import Evaluation, evaluate
     from purejaxppo.runs.library import Run, load, train
@@ -36,9 +36,9 @@ _MODULES = {
     "Config": "config.schema",
     "Curves": "runs.pure_training",
     "Evaluation": "runs.evaluation",
-    "Moment": "runs.callbacks",
+    "CallbackContext": "runs.callbacks",
     "Run": "runs.library",
-    "Term": "agents.extras.auxiliary_losses",
+    "AuxiliaryLoss": "agents.extras.auxiliary_losses",
     "Torso": "agents.networks.torsos",
     "TrainResult": "runs.pure_training",
     "evaluate": "runs.evaluation",
@@ -56,9 +56,9 @@ __all__ = [
     "Config",
     "Curves",
     "Evaluation",
-    "Moment",
+    "CallbackContext",
     "Run",
-    "Term",
+    "AuxiliaryLoss",
     "Torso",
     "TrainResult",
     "evaluate",
@@ -73,6 +73,7 @@ __all__ = [
 
 def __getattr__(name: str):
     """Imports what is asked for: the processes that run simulators must not import JAX."""
+    name = RENAMED.get(name, name)
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -15,7 +15,7 @@ from purejaxppo.agents import diagnostics, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
 from purejaxppo.agents.decisions import has_next_obs, next_entries
-from purejaxppo.agents.extras.auxiliary_losses import Terms
+from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLosses
 from purejaxppo.agents.extras.intrinsic import BonusRows, Intrinsic
 from purejaxppo.agents.extras.symmetry import Symmetry
 from purejaxppo.agents.normalize import Rewards
@@ -82,7 +82,7 @@ class Parts(NamedTuple):
     """An intrinsic reward."""
     symmetry: Symmetry
     """Mirror images of rows, and a penalty on asymmetry."""
-    terms: Terms
+    terms: AuxiliaryLosses
     """Users' own terms of the loss."""
     start: StartRollout
     """State that a rollout begins with."""

@@ -1,4 +1,4 @@
-"""Old import paths of modules that have moved; they work until version 0.4."""
+"""Old import paths and old public names; they work until version 0.4."""
 
 import importlib
 import importlib.abc
@@ -58,11 +58,14 @@ MOVED = {
     "pictures": "video",
     "pure_training": "runs.pure_training",
     "runs.cli": "cli.parser",
+    "runs.sinks": "runs.loggers",
     "runs.usage": "cli.usage",
     "templates": "cli.templates",
     "trained_agent": "runs.agent",
 }
 """Old path -> new path, without `purejaxppo.`. A package includes its modules."""
+RENAMED = {"Moment": "CallbackContext", "Term": "AuxiliaryLoss"}
+"""Old name -> new name of what the package `purejaxppo` exports."""
 
 
 class OldPaths(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -16,7 +16,7 @@ import pytest
 from support.children import environment
 from support.paths import ROOT
 
-from purejaxppo import Agent, Config, Moment, Run, restore
+from purejaxppo import Agent, Config, CallbackContext, Run, restore
 from purejaxppo.__main__ import main
 from purejaxppo.agents.extras.intrinsic import BonusRows
 from purejaxppo.export import player
@@ -238,15 +238,15 @@ def test_the_callback_stops_and_gives_histograms(tmp_path):
     agent = type("Agent", (), {"params": {"a": {"w": jnp.array([[[1.0, -3.0]], [[2.0, 0.0]]])}}})
     state = type("State", (), {"agent": agent})
     rows = [{"eval/return_mean": 9.0}, {"eval/return_mean": 11.0}]
-    moment = Moment(Config(), tmp_path, 1, 64, state, [Config()] * 2, rows, writer)
-    assert watch.on_evaluation(moment) == {"mine/largest_parameter": [3.0, 2.0]}
-    assert moment.reason == ""  # the worse one is not there yet
+    context = CallbackContext(Config(), tmp_path, 1, 64, state, [Config()] * 2, rows, writer)
+    assert watch.on_evaluation(context) == {"mine/largest_parameter": [3.0, 2.0]}
+    assert context.reason == ""  # the worse one is not there yet
     [(name, values, step)] = written
     assert (name, step) == ("a/w", 64) and list(values) == [1.0, -3.0]
     rows[0]["eval/return_mean"] = 10.0
-    moment.tensorboard = None
-    watch.on_evaluation(moment)
-    assert moment.reason == "an evaluation reached 10" and len(written) == 1
+    context.tensorboard = None
+    watch.on_evaluation(context)
+    assert context.reason == "an evaluation reached 10" and len(written) == 1
 
 
 def test_the_callback_in_a_run_writes_its_column_and_tensorboard(folder):

@@ -12,7 +12,7 @@ from support.trees import assert_same, plain
 
 from purejaxppo import learner, streams
 from purejaxppo.agents import critics, diagnostics, obs_storage, optimizers, ppo
-from purejaxppo.agents.extras.auxiliary_losses import Term
+from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLoss
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.parallel.shards import Shards
@@ -399,7 +399,7 @@ def next_number(outputs, rows):
 @pytest.mark.parametrize("kind", ["rnd", pytest.param("icm", marks=pytest.mark.full)])
 def test_bonus_and_terms_do_not_read_the_next_episodes_first_observation(kind, make_config, key):
     """Episodes end at once on two rows, and the rows after them are changed beyond all others."""
-    term = Term(next_number, rows=("next_obs",))
+    term = AuxiliaryLoss(next_number, rows=("next_obs",))
     bonus = replace(RND, kind=kind)
     parts = make_parts(make_config(env=VECTOR, ppo={"terms": (term,)}, intrinsic=bonus))
     state = learner.init_state(parts, key, 0)

@@ -17,7 +17,7 @@ from support.runs import assert_same_bits, final_state
 from purejaxppo import Agent, Callback, Config, load, load_config, train
 from purejaxppo.config import hints
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.runs.callbacks import CallbackError, Moment, call, make_callbacks
+from purejaxppo.runs.callbacks import CallbackError, CallbackContext, call, make_callbacks
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.sinks import CsvSink
 from purejaxppo.spaces import Box, Discrete
@@ -131,12 +131,12 @@ def test_a_run_continues_as_if_it_had_not_stopped(capfd):
 class Columns(Callback):
     """Adds a column from the first row on, and another one from the third on."""
 
-    def on_log(self, moment):
-        found = {"mine/steps": moment.env_steps}
-        return found | ({"mine/late": jnp.float32(7.0)} if moment.update > 2 else {})
+    def on_log(self, context):
+        found = {"mine/steps": context.env_steps}
+        return found | ({"mine/late": jnp.float32(7.0)} if context.update > 2 else {})
 
-    def on_evaluation(self, moment):
-        return {"mine/evaluated": moment.rows[0]["eval/return_mean"]}
+    def on_evaluation(self, context):
+        return {"mine/evaluated": context.rows[0]["eval/return_mean"]}
 
 
 def test_a_callback_adds_columns_also_later_and_a_resumed_run_keeps_them():
@@ -173,18 +173,18 @@ def test_a_callback_stops_a_run_which_goes_on_without_it():
     seen = []
 
     class Stop(Callback):
-        def on_start(self, moment):
-            seen.append(("start", moment.update))
+        def on_start(self, context):
+            seen.append(("start", context.update))
 
-        def on_log(self, moment):
-            if moment.update == 2:
-                moment.stop("enough")
+        def on_log(self, context):
+            if context.update == 2:
+                context.stop("enough")
 
-        def on_save(self, moment):
-            seen.append(("save", moment.update))
+        def on_save(self, context):
+            seen.append(("save", context.update))
 
-        def on_end(self, moment):
-            seen.append(("end", moment.update, moment.agent.act([0.5]) in (0, 1)))
+        def on_end(self, context):
+            seen.append(("end", context.update, context.agent.act([0.5]) in (0, 1)))
 
     run = small([Stop()])
     assert list(run.metrics["update"]) == [1, 2] and run.last.env_steps == 52
@@ -192,17 +192,17 @@ def test_a_callback_stops_a_run_which_goes_on_without_it():
     assert list(small().metrics["update"]) == [1, 2, 3, 4]
 
 
-def fails_on_log(moment):
+def fails_on_log(context):
     raise KeyError("lost")
 
 
 class FailsOnSave:
-    def on_save(self, moment):
+    def on_save(self, context):
         return 1 / 0
 
 
 class FailsAtTheEnd:
-    def on_end(self, moment):
+    def on_end(self, context):
         return 1 / 0
 
 
@@ -232,9 +232,9 @@ def called(returned, agents=1, event="on_log"):
     """The metrics of a callback that returns this, in a run of some agents."""
     members = [Config()] * agents
     rows = [{"charts/SPS": 1.0}] * agents
-    moment = Moment(Config(), None, 1, 64, None, members, rows)
-    made = make_callbacks(Config(callbacks=(lambda moment: returned,)))
-    return call(made, event, moment)
+    context = CallbackContext(Config(), None, 1, 64, None, members, rows)
+    made = make_callbacks(Config(callbacks=(lambda context: returned,)))
+    return call(made, event, context)
 
 
 @pytest.mark.toy
@@ -279,7 +279,7 @@ def test_nonsense_that_a_callback_returns_is_one_sentence(returned, said):
     [
         (
             3,
-            r"callbacks = .* is a int. It must be a function \(moment\), or an object with",
+            r"callbacks = .* is a int. It must be a function \(context\), or an object with",
         ),
         ("mine.py:Gone", "callbacks: mine.py: no such file in "),
         ("nonsense", "callbacks"),
@@ -291,10 +291,10 @@ def test_what_is_no_callback_is_one_sentence(callback, said):
 
 
 def test_a_callback_of_many_agents_gives_each_its_own_number():
-    def each(moment):
-        assert [member.seed for member in moment.members] == [3, 4]
-        assert moment.agent.member(1).act([0.5]) in (0, 1)
-        return {"mine/seed": [member.seed for member in moment.members], "mine/one": 1.0}
+    def each(context):
+        assert [member.seed for member in context.members] == [3, 4]
+        assert context.agent.member(1).act([0.5]) in (0, 1)
+        return {"mine/seed": [member.seed for member in context.members], "mine/one": 1.0}
 
     run = small([each], num_seeds=2, seed=3)
     np.testing.assert_array_equal(run.metrics["mine/seed"], [3, 4] * 4)

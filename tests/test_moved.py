@@ -5,7 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from purejaxppo.moved import MOVED
+import purejaxppo
+from purejaxppo.moved import MOVED, RENAMED
 
 pytestmark = pytest.mark.toy
 
@@ -43,6 +44,12 @@ def test_every_moved_module_can_be_imported_by_its_old_path(old):
     for name, value in vars(current).items():
         if not (name.startswith("_") or isinstance(value, ModuleType)):
             assert getattr(here, name) is value
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_public_name_is_the_renamed_object(old, new):
+    assert getattr(purejaxppo, old) is getattr(purejaxppo, new)
+    assert old not in dir(purejaxppo)
 
 
 def test_a_module_that_never_existed_is_not_found():

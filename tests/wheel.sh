@@ -57,12 +57,12 @@ import time
 from purejaxppo import Callback
 
 class Stop(Callback):
-    def on_start(self, moment):
+    def on_start(self, context):
         self.end = time.monotonic() + 10
 
-    def on_log(self, moment):
+    def on_log(self, context):
         if time.monotonic() > self.end:
-            moment.stop("it has trained for ten seconds")
+            context.stop("it has trained for ten seconds")
 PYTHON
 
 echo "The wheel with requirements.lock:"

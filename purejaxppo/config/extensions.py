@@ -54,7 +54,7 @@ ADVANTAGE = Point("ppo.advantage", "mine.py:one_step", _ROLLOUT, function=True)
 INTRINSIC = Point("intrinsic.kind", "bonus.py:make", "(config, spec)", (_INTRINSIC,))
 OPTIMIZER = Point("ppo.optimizer", "mine.py:optimizer", "(config)", (("init", "update"),))
 SCHEDULE = Point("ppo.learning_rate_schedule", "mine.py:warm", "(progress [])", function=True)
-CALLBACK = Point("callbacks", "watch.py:Watch", "(moment)", _EVENTS, function=True)
+CALLBACK = Point("callbacks", "watch.py:Watch", "(context)", _EVENTS, function=True)
 CURRICULUM = Point("env.curriculum", "mine.py:gravity", "(progress [])", function=True)
 OPPONENT = Point("eval.options", "saved.py:saved", "(key, obs [1, ...])", function=True)
 POINTS = (

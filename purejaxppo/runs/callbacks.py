@@ -14,7 +14,7 @@ from purejaxppo.types import TrainState
 
 
 @dataclass
-class Moment:
+class CallbackContext:
     """The run at a call of its callbacks."""
 
     config: Config
@@ -48,6 +48,10 @@ class Moment:
         return agents if len(self.members) > 1 else agents.member(0)
 
 
+Moment = CallbackContext
+"""Its name before version 0.3, kept until 0.4."""
+
+
 class Callback:
     """Base class of callbacks: override what is needed. A function is an `on_log`.
 
@@ -56,22 +60,22 @@ class Callback:
     A callback is called in the first process of a run, and keeps no state over a resume.
     """
 
-    def on_start(self, moment: Moment) -> None:
+    def on_start(self, context: CallbackContext) -> None:
         """Called before the first chunk, also of a resumed run."""
 
-    def on_log(self, moment: Moment) -> Mapping[str, float | Sequence[float]] | None:
+    def on_log(self, context: CallbackContext) -> Mapping[str, float | Sequence[float]] | None:
         """Called with each row of metrics; returns more metrics, a number for all agents or each.
 
         Their names contain a slash, as in "mine/entropy".
         """
 
-    def on_evaluation(self, moment: Moment) -> Mapping[str, float | Sequence[float]] | None:
-        """Called after each evaluation, whose numbers are in `moment.rows`; returns as `on_log`."""
+    def on_evaluation(self, context: CallbackContext) -> Mapping[str, float | Sequence[float]] | None:
+        """Called after each evaluation, whose numbers are in `context.rows`; returns as `on_log`."""
 
-    def on_save(self, moment: Moment) -> None:
+    def on_save(self, context: CallbackContext) -> None:
         """Called after a save has begun."""
 
-    def on_end(self, moment: Moment) -> None:
+    def on_end(self, context: CallbackContext) -> None:
         """Called after the last chunk, also of a run that was stopped."""
 
 
@@ -89,9 +93,9 @@ class OnLog(Callback):
         """Stores the function."""
         self.function = function
 
-    def on_log(self, moment: Moment) -> Any:
+    def on_log(self, context: CallbackContext) -> Any:
         """Calls it."""
-        return self.function(moment)
+        return self.function(context)
 
 
 def make_callbacks(config: Config) -> list[Any]:
@@ -104,21 +108,21 @@ def make_callbacks(config: Config) -> list[Any]:
     return [one if any(hasattr(one, event) for event in EVENTS) else OnLog(one) for one in found]
 
 
-def call(callbacks: Sequence[Callback], event: str, moment: Moment) -> list[Row]:
+def call(callbacks: Sequence[Callback], event: str, context: CallbackContext) -> list[Row]:
     """Calls all callbacks; returns the metrics that they add to each agent's row.
 
     Raises:
         CallbackError: names the callback, its file and line.
     """
-    added: list[Row] = [{} for _ in moment.members]
+    added: list[Row] = [{} for _ in context.members]
     for callback in callbacks:
         try:
-            returned = getattr(callback, event, nothing)(moment)
+            returned = getattr(callback, event, nothing)(context)
         except Exception as error:
             where = references.described(error)
             raise CallbackError(f"{_name(callback)}.{event}: {where}") from error
         for name, values in _metrics(callback, event, returned).items():
-            taken = name in added[0] or any(name in row for row in moment.rows)
+            taken = name in added[0] or any(name in row for row in context.rows)
             if "/" not in name or taken:
                 problem = "is a metric already" if taken else "has no slash, as in mine/entropy"
                 raise CallbackError(f"{_name(callback)}.{event} returned {name!r}, which {problem}")
@@ -133,7 +137,7 @@ def call(callbacks: Sequence[Callback], event: str, moment: Moment) -> list[Row]
     return added
 
 
-def nothing(moment: Moment) -> None:
+def nothing(context: CallbackContext) -> None:
     """Stands for an event that a callback does not take."""
 
 

@@ -13,7 +13,7 @@ from purejaxppo.agents import optimizers, schedules
 from purejaxppo.config.files import load_config
 from purejaxppo.config.schema import Config
 from purejaxppo.parallel import processes
-from purejaxppo.runs.callbacks import Callback, Moment, call, make_callbacks
+from purejaxppo.runs.callbacks import Callback, CallbackContext, call, make_callbacks
 from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.console import Console
 from purejaxppo.runs.curves import draw_curve
@@ -142,7 +142,7 @@ class Training:
         if not self.callbacks:
             return added
         assert self.state is not None
-        moment = Moment(
+        context = CallbackContext(
             self.config,
             self.run_dir,
             self.progress.update,
@@ -154,10 +154,10 @@ class Training:
             self.programs.parts.env,
         )
         if processes.is_main():
-            added = call(self.callbacks, event, moment)
-        (stop,) = processes.maximum(float(bool(moment.reason)))
+            added = call(self.callbacks, event, context)
+        (stop,) = processes.maximum(float(bool(context.reason)))
         if stop:
-            self.stopped = moment.reason or "see the first process"
+            self.stopped = context.reason or "see the first process"
         return added
 
     def save(self) -> bool:

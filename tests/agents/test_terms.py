@@ -1,4 +1,4 @@
-"""Terms of the loss of users' own: by hand, trained, swept, stored only if asked for."""
+"""Auxiliary losses of users' own: by hand, trained, swept, stored only if asked for."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from support.runs import SMALL_WALK as SMALL
 
 from purejaxppo import learner, load_config, make_train
 from purejaxppo.agents.extras import auxiliary_losses
-from purejaxppo.agents.extras.auxiliary_losses import Term
+from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLoss
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs.pure_training import hyperparams
@@ -164,10 +164,10 @@ def test_rows_that_no_auxiliary_loss_uses_are_not_stored():
         compiled = train.lower(state, make_hyperparams(config), np.int32(1)).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    asks = bytes_of(Term(wide, rows=("next_obs",), name="wide"))
+    asks = bytes_of(AuxiliaryLoss(wide, rows=("next_obs",), name="wide"))
     one_copy = 256 * 4 * 17 * 4  # T x N x 17 numbers
     assert asks - bytes_of(examples.small_features) > 0.9 * one_copy
-    assert bytes_of(examples.small_features) < 1.1 * bytes_of(Term(lambda o, r: r.value, name="v"))
+    assert bytes_of(examples.small_features) < 1.1 * bytes_of(AuxiliaryLoss(lambda o, r: r.value, name="v"))
 
 
 WRONG = [
@@ -176,9 +176,9 @@ WRONG = [
     ([f"{FILE}:gives_a_mean"], r"gives float32 \[\] and not float32 \[4\]"),
     ([f"{FILE}:plain_gradient"], r"takes \(log_ratio, advantage, hp\), and is called with \(outp"),
     ([f"{FILE}:small_features"] * 2, "each with a different name"),
-    ([Term(examples.small_features, name="entropy")], "each with a different name"),
-    ([Term(examples.small_features, init=examples.zero_weights)], r"called with \(params, outputs"),
-    ([Term(examples.predicted_reward, init=lambda key: 0)], r"init takes \(key\), and is called"),
+    ([AuxiliaryLoss(examples.small_features, name="entropy")], "each with a different name"),
+    ([AuxiliaryLoss(examples.small_features, init=examples.zero_weights)], r"called with \(params, outputs"),
+    ([AuxiliaryLoss(examples.predicted_reward, init=lambda key: 0)], r"init takes \(key\), and is called"),
 ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.stepping import KEY
 
-from purejaxppo import Config, Moment, Run
+from purejaxppo import Config, CallbackContext, Run
 from purejaxppo.__main__ import main
 from purejaxppo.cli.init import TEMPLATES
 from purejaxppo.config import copies
@@ -119,14 +119,14 @@ def test_the_loss_is_the_squared_error_of_each_row():
 def test_the_callback_stops_at_a_return():
     watch = written("callback", "mine.py", "Watch")()
 
-    def moment(*returns):
+    def context(*returns):
         rows = [{"eval/return_mean": value} for value in returns]
-        return Moment(Config(), None, 1, 64, None, [Config()] * len(rows), rows)
+        return CallbackContext(Config(), None, 1, 64, None, [Config()] * len(rows), rows)
 
-    before = moment(449.0, 500.0)
+    before = context(449.0, 500.0)
     assert watch.on_evaluation(before) == {"mine/missing": [1.0, 0.0]}
     assert not before.reason
-    after = moment(450.0, 500.0)
+    after = context(450.0, 500.0)
     watch.on_evaluation(after)
     assert after.reason == "an evaluation reached 450.0"
 

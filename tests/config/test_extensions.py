@@ -7,7 +7,7 @@ from support import own_code as examples
 from support.paths import OWN_CODE as FILE
 from support.paths import ROOT
 
-from purejaxppo.agents.extras.auxiliary_losses import Term
+from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLoss
 from purejaxppo.agents.extras.intrinsic import Intrinsic
 from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.agents.networks.torsos import Torso
@@ -36,7 +36,7 @@ WANTED = {
     "(config, spec) that makes one",
     "mine.py:optimizer": "an object with init, update, or a class or function (config) that makes "
     "one",
-    "watch.py:Watch": "a function (moment), or an object with on_start or on_log or on_evaluation "
+    "watch.py:Watch": "a function (context), or an object with on_start or on_log or on_evaluation "
     "or on_save or on_end",
 }
 """What each point that accepts objects asks for, by its example."""
@@ -126,7 +126,7 @@ def test_a_word_that_is_neither_a_builtin_nor_a_reference_gets_one_sentence(poin
     [
         (extensions.DISTRIBUTION, Distribution),
         (extensions.INTRINSIC, Intrinsic),
-        (extensions.TERM, Term),
+        (extensions.TERM, AuxiliaryLoss),
         (extensions.TORSO, Torso),
     ],
     ids=lambda x: getattr(x, "__name__", ""),

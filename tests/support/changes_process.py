@@ -81,5 +81,5 @@ class Task:
         return state, TaskStep(state, action.astype(jnp.float32), no, no)
 
 
-def callback(moment):
+def callback(context):
     change()

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from purejaxppo.agents.extras.auxiliary_losses import Term
+from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLoss
 from purejaxppo.agents.extras.intrinsic import Intrinsic
 from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.agents.networks.torsos import Torso
@@ -262,7 +262,7 @@ def zero_weights(key, outputs, rows):
     return {"w": jnp.zeros(outputs.features.shape[-1]), "b": jnp.zeros(())}
 
 
-predict_reward = Term(predicted_reward, rows=("reward",), init=zero_weights, name="reward_error")
+predict_reward = AuxiliaryLoss(predicted_reward, rows=("reward",), init=zero_weights, name="reward_error")
 
 
 def one_step(transitions, reward, predictions, hp):

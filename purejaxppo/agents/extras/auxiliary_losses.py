@@ -1,6 +1,6 @@
 """Users' own terms of the loss, beside PPO's: each with a coefficient, rows, parameters, a metric.
 
-A term is a function (outputs, rows) -> [B], or a `Term`. `outputs` are the network's for a
+A term is a function (outputs, rows) -> [B], or an `AuxiliaryLoss`. `outputs` are the network's for a
 minibatch (`types.Outputs`): `features` [B, F], `dist_params` [B, P], `critic` [B, K]. `rows` are
 the minibatch's: `obs` (as the network sees it), `action`, `log_prob`, `value`, `target`,
 `advantage`, `valid`, and those that the term asks for. Sums are over valid rows.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ASKED = ("next_obs", "reward", "terminated", "truncated")
 """Rows that are stored for terms that name them. `next_obs` is the true last observation where
-an episode ends; `reward` is the environment's. Terms with `next_obs` are 0 where it is
+an episode ends; `reward` is the environment's. Losses with `next_obs` are 0 where it is
 unknown (`EnvStep.at_once`), and their `valid` is False there."""
 FOLLOWED = "followed"
 """The rows of `decisions.has_next_obs`, stored where `next_obs` may be unknown."""
@@ -42,7 +42,7 @@ MOST = 32
 """Largest number of terms."""
 
 
-class Term(NamedTuple):
+class AuxiliaryLoss(NamedTuple):
     """A term of the loss."""
 
     loss: Callable[..., Array]
@@ -53,6 +53,10 @@ class Term(NamedTuple):
     """(key, outputs, rows) -> parameters, which are trained with the agent's."""
     name: str = ""
     """Name of its metric, losses/NAME; empty: that of the function."""
+
+
+Term = AuxiliaryLoss
+"""Its name before version 0.3, kept until 0.4."""
 
 
 class Rows:
@@ -69,7 +73,7 @@ class Rows:
         raise AttributeError(f"rows has no {name!r}; {hint}")
 
 
-class Terms(NamedTuple):
+class AuxiliaryLosses(NamedTuple):
     """All terms of a loss."""
 
     rows: tuple[str, ...]
@@ -92,11 +96,11 @@ class Terms(NamedTuple):
         return found
 
 
-NONE = Terms((), lambda params, outputs, batch, stats: {}, lambda key: {})
+NONE = AuxiliaryLosses((), lambda params, outputs, batch, stats: {}, lambda key: {})
 """No terms."""
 
 
-def make(config: PPOConfig, network: Network, policy: "Policy") -> Terms:
+def make(config: PPOConfig, network: Network, policy: "Policy") -> AuxiliaryLosses:
     """The terms that a config names, checked by tracing.
 
     Raises:
@@ -129,26 +133,26 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> Terms:
         own = {name: f(k) for (name, f), k in zip(with_params.items(), keys, strict=False)}
         return {PARAMS: own} if own else {}
 
-    return Terms(asked, losses, init, tuple(f"losses/{name}" for name in names))
+    return AuxiliaryLosses(asked, losses, init, tuple(f"losses/{name}" for name in names))
 
 
-def attach(terms: Terms, network: Network) -> Network:
+def attach(terms: AuxiliaryLosses, network: Network) -> Network:
     """The network, with the terms' parameters beside its own."""
     if terms is NONE:
         return network
     return network._replace(init=lambda key: network.init(key) | terms.init(stream(key, TERMS)))
 
 
-def as_term(value: str | CodeRef) -> Term:
-    """An entry of `ppo.terms` as a `Term` with a name; a function's `rows` and `init` count.
+def as_term(value: str | CodeRef) -> AuxiliaryLoss:
+    """An entry of `ppo.terms` as an `AuxiliaryLoss` with a name; a function's `rows` and `init` count.
 
     Raises:
         ValueError: it cannot be loaded, is not a term, or names unknown rows.
     """
     found, where = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
-    if not isinstance(found, Term):
+    if not isinstance(found, AuxiliaryLoss):
         rows = getattr(found, "rows", ())
-        found = Term(found, (rows,) if isinstance(rows, str) else tuple(rows))
+        found = AuxiliaryLoss(found, (rows,) if isinstance(rows, str) else tuple(rows))
         found = found._replace(init=getattr(found.loss, "init", None))
     unknown = [name for name in found.rows if name not in ASKED]
     if unknown:
@@ -179,12 +183,12 @@ def example(
     return outputs, {**arrays, **flags, "obs": obs, "next_obs": obs, "action": action}
 
 
-def shown(arrays: Mapping[str, Any], term: Term) -> dict[str, Any]:
+def shown(arrays: Mapping[str, Any], term: AuxiliaryLoss) -> dict[str, Any]:
     """The rows that a term sees."""
     return {name: arrays[name] for name in (*GIVEN, *term.rows)}
 
 
-def initializer(term: Term, where: str, outputs: Outputs, arrays: Mapping[str, Any]) -> Any:
+def initializer(term: AuxiliaryLoss, where: str, outputs: Outputs, arrays: Mapping[str, Any]) -> Any:
     """A function, key -> a term's parameters, None if it has none; checks the term.
 
     Raises:
@@ -213,7 +217,7 @@ def initializer(term: Term, where: str, outputs: Outputs, arrays: Mapping[str, A
 
 
 def evaluate(
-    terms: list[Term],
+    terms: list[AuxiliaryLoss],
     params: Params,
     outputs: Outputs,
     batch: Batch,

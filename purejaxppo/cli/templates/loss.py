@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import Term
+from purejaxppo import AuxiliaryLoss
 
 
 def init(key, outputs, rows):
@@ -27,4 +27,4 @@ def loss(params, outputs, rows):
 
 # `rows` may name next_obs, reward, terminated and truncated; others are not stored. Its mean is the
 # column losses/predict_next, its coefficient an entry of --ppo.term_coefs.
-predict_next = Term(loss, rows=("next_obs",), init=init, name="predict_next")
+predict_next = AuxiliaryLoss(loss, rows=("next_obs",), init=init, name="predict_next")
