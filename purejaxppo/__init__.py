@@ -52,13 +52,13 @@ _MODULES = {
 
 __all__ = [
     "Agent",
+    "AuxiliaryLoss",
     "Callback",
+    "CallbackContext",
     "Config",
     "Curves",
     "Evaluation",
-    "CallbackContext",
     "Run",
-    "AuxiliaryLoss",
     "Torso",
     "TrainResult",
     "evaluate",

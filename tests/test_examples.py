@@ -16,7 +16,7 @@ import pytest
 from support.children import environment
 from support.paths import ROOT
 
-from purejaxppo import Agent, Config, CallbackContext, Run, restore
+from purejaxppo import Agent, CallbackContext, Config, Run, restore
 from purejaxppo.__main__ import main
 from purejaxppo.agents.extras.intrinsic import BonusRows
 from purejaxppo.export import player

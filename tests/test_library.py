@@ -17,9 +17,9 @@ from support.runs import assert_same_bits, final_state
 from purejaxppo import Agent, Callback, Config, load, load_config, train
 from purejaxppo.config import hints
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.runs.callbacks import CallbackError, CallbackContext, call, make_callbacks
+from purejaxppo.runs.callbacks import CallbackContext, CallbackError, call, make_callbacks
 from purejaxppo.runs.console import Stopped
-from purejaxppo.runs.sinks import CsvSink
+from purejaxppo.runs.loggers import CsvLogger
 from purejaxppo.spaces import Box, Discrete
 
 full = pytest.mark.full
@@ -155,17 +155,17 @@ def test_a_callback_adds_columns_also_later_and_a_resumed_run_keeps_them():
 def test_a_csv_file_gets_a_column_when_it_appears_and_keeps_it(folder):
     path = folder / "metrics.csv"
     columns = ("update", "global_step", "a/b")
-    sink = CsvSink(path, 0, columns)
-    sink.write({"update": 1, "global_step": 8, "a/b": 0.5})
-    sink.write({"update": 2, "global_step": 16, "a/b": 1.5, "c/d": 4.5})
-    sink.write({"update": 3, "global_step": 24, "a/b": 2.5})
-    sink.close()
+    logger = CsvLogger(path, 0, columns)
+    logger.write({"update": 1, "global_step": 8, "a/b": 0.5})
+    logger.write({"update": 2, "global_step": 16, "a/b": 1.5, "c/d": 4.5})
+    logger.write({"update": 3, "global_step": 24, "a/b": 2.5})
+    logger.close()
     header, *lines = path.read_text().splitlines()
     assert header == "update,global_step,a/b,c/d"
     assert lines == ["1,8,0.5,", "2,16,1.5,4.5", "3,24,2.5,"]
-    sink = CsvSink(path, 2, columns)  # resumed at 2
-    sink.write({"update": 3, "global_step": 24, "a/b": 3.5, "c/d": 5.5})
-    sink.close()
+    logger = CsvLogger(path, 2, columns)  # resumed at 2
+    logger.write({"update": 3, "global_step": 24, "a/b": 3.5, "c/d": 5.5})
+    logger.close()
     assert path.read_text().splitlines() == [header, *lines[:2], "3,24,3.5,5.5"]
 
 

@@ -69,8 +69,10 @@ class Callback:
         Their names contain a slash, as in "mine/entropy".
         """
 
-    def on_evaluation(self, context: CallbackContext) -> Mapping[str, float | Sequence[float]] | None:
-        """Called after each evaluation, whose numbers are in `context.rows`; returns as `on_log`."""
+    def on_evaluation(
+        self, context: CallbackContext
+    ) -> Mapping[str, float | Sequence[float]] | None:
+        """Called after each evaluation, with its metrics in `context.rows`; returns as `on_log`."""
 
     def on_save(self, context: CallbackContext) -> None:
         """Called after a save has begun."""

@@ -133,7 +133,7 @@ class WriteRows:
         return run.rows_due
 
     def act(self, run: Training) -> None:
-        """Writes the rows to all sinks, even if a callback raises."""
+        """Writes the rows to all loggers, even if a callback raises."""
         p = run.progress
         common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": run.speed}
         run.rows = [row | common for row in run.rows]
@@ -142,7 +142,7 @@ class WriteRows:
                 added = run.call(event, run.rows)
                 run.rows = [row | more for row, more in zip(run.rows, added, strict=True)]
         finally:
-            run.sinks.write(run.rows)
+            run.loggers.write(run.rows)
             for row in run.rows:
                 log.debug("%s", row)
         run.metrics = None

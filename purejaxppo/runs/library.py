@@ -94,8 +94,8 @@ def train(
         env: a user's own environment in place of the config's: a `Task`, or a class or function
             that makes one, or what has gymnax's interface.
         run_dir: the run's folder; empty: that of the config, or else as the command names it.
-        callbacks: beside those of the config, one or a list: functions of a `CallbackContext`, `Callback`s,
-            or classes.
+        callbacks: one or a list, added to those of the config: functions of a `CallbackContext`,
+            `Callback`s, or classes.
         parts: the parts that the config names -> those to train with.
         clobber: delete an earlier run of this folder and start afresh.
         quiet: print nothing.

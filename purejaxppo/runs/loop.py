@@ -40,7 +40,7 @@ def loop(run: Training, hooks: Sequence[Hook], interrupt: Interrupt) -> None:
     Save().act(run)
     run.checkpoints.wait()
     run.call("on_end")
-    run.sinks.close()
+    run.loggers.close()
 
 
 def train_chunk(run: Training, updates: int) -> float:

@@ -30,13 +30,13 @@ from purejaxppo.runs.failures import reported
 from purejaxppo.runs.folder import CONFIG, check_outside, imports, placed, record_run, run_folder
 from purejaxppo.runs.hooks import hooks_of
 from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.loggers import CsvLogger, open_loggers
 from purejaxppo.runs.logs import logs
 from purejaxppo.runs.loop import loop
 from purejaxppo.runs.programs import Programs, without_hang
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS
-from purejaxppo.runs.sinks import CsvSink, open_sinks
 from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
@@ -216,7 +216,7 @@ def announce(run: Training, *, stay_awake: bool) -> None:
 
 
 def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
-    """Initialise or restore the state, open the sinks and compile the programs.
+    """Initialise or restore the state, open the loggers and compile the programs.
 
     `columns` are further columns of metrics.csv.
     """
@@ -247,20 +247,20 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         record_run(config, run.run_dir, run.members)
     init_seconds = time.perf_counter() - started
     if processes.is_main():
-        open_all_sinks(run, columns)
+        open_all_loggers(run, columns)
     programs.compile(state)
     console.say(f"init {init_seconds:.1f} s, compile {programs.compile_seconds:.1f} s")
     return state
 
 
-def open_all_sinks(run: Training, columns: Sequence[str]) -> None:
-    """Open metrics.csv and the sinks of the config."""
+def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
+    """Open metrics.csv and the loggers of the config."""
     programs, p = run.programs, run.progress
     success = () if programs.success_above is None else (SUCCESS,)
     columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *programs.parts.metric_names, *columns)
-    run.sinks.sinks.append(CsvSink(run.run_dir / "metrics.csv", p.update, columns))
+    run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", p.update, columns))
     saved = run.checkpoints.finished
-    open_sinks(run.sinks, run.config, run.run_dir, run.members, p.member_steps, saved)
+    open_loggers(run.loggers, run.config, run.run_dir, run.members, p.member_steps, saved)
 
 
 def best_evaluation(p: Progress) -> str:

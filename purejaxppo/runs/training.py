@@ -19,11 +19,11 @@ from purejaxppo.runs.console import Console
 from purejaxppo.runs.curves import draw_curve
 from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.loggers import Loggers
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import eval_settings
 from purejaxppo.runs.rows import Row, metrics_row
-from purejaxppo.runs.sinks import Sinks
 from purejaxppo.types import AgentState, Hyperparams, Metrics, TrainState
 
 
@@ -38,7 +38,7 @@ class Training:
     intervals: Intervals
     progress: Progress
     callbacks: list[Callback] = field(default_factory=list)
-    sinks: Sinks = field(default_factory=Sinks)
+    loggers: Loggers = field(default_factory=Loggers)
     state: TrainState | None = None
     """The state after the last chunk; None before training begins."""
     best: AgentState | None = None
@@ -150,7 +150,7 @@ class Training:
             self.state,
             self.members,
             rows,
-            self.sinks.tensorboard,
+            self.loggers.tensorboard,
             self.programs.parts.env,
         )
         if processes.is_main():
@@ -188,9 +188,9 @@ class Training:
         return state if self.programs.spec.restorable else state.replace(rollout=None)
 
     def close(self) -> None:
-        """Finish saves, close simulators and sinks even if one fails, and draw the curve."""
+        """Finish saves, close simulators and loggers even if one fails, and draw the curve."""
         with contextlib.ExitStack() as closing:  # in reverse order
-            closing.callback(self.sinks.close)
+            closing.callback(self.loggers.close)
             closing.callback(self.programs.close)
             closing.callback(self.checkpoints.close)
         if processes.is_main():

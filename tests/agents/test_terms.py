@@ -167,7 +167,9 @@ def test_rows_that_no_auxiliary_loss_uses_are_not_stored():
     asks = bytes_of(AuxiliaryLoss(wide, rows=("next_obs",), name="wide"))
     one_copy = 256 * 4 * 17 * 4  # T x N x 17 numbers
     assert asks - bytes_of(examples.small_features) > 0.9 * one_copy
-    assert bytes_of(examples.small_features) < 1.1 * bytes_of(AuxiliaryLoss(lambda o, r: r.value, name="v"))
+    assert bytes_of(examples.small_features) < 1.1 * bytes_of(
+        AuxiliaryLoss(lambda o, r: r.value, name="v")
+    )
 
 
 WRONG = [
@@ -177,8 +179,14 @@ WRONG = [
     ([f"{FILE}:plain_gradient"], r"takes \(log_ratio, advantage, hp\), and is called with \(outp"),
     ([f"{FILE}:small_features"] * 2, "each with a different name"),
     ([AuxiliaryLoss(examples.small_features, name="entropy")], "each with a different name"),
-    ([AuxiliaryLoss(examples.small_features, init=examples.zero_weights)], r"called with \(params, outputs"),
-    ([AuxiliaryLoss(examples.predicted_reward, init=lambda key: 0)], r"init takes \(key\), and is called"),
+    (
+        [AuxiliaryLoss(examples.small_features, init=examples.zero_weights)],
+        r"called with \(params, outputs",
+    ),
+    (
+        [AuxiliaryLoss(examples.predicted_reward, init=lambda key: 0)],
+        r"init takes \(key\), and is called",
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.stepping import KEY
 
-from purejaxppo import Config, CallbackContext, Run
+from purejaxppo import CallbackContext, Config, Run
 from purejaxppo.__main__ import main
 from purejaxppo.cli.init import TEMPLATES
 from purejaxppo.config import copies

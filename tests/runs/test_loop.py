@@ -38,12 +38,12 @@ from purejaxppo.runs.failures import OutOfMemoryError, reported
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.hooks import Evaluate
 from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.loggers import CsvLogger, Loggers
 from purejaxppo.runs.loop import loop
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import eval_settings
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.sinks import CsvSink, Sinks
 from purejaxppo.runs.training import Training, wide
 
 PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
@@ -407,7 +407,7 @@ def test_simulators_are_closed_even_if_loggers_and_checkpoints_fail(make_config)
             raise FULL
 
     run, closed = a_run(Saves(9), make_config())
-    run.sinks, run.state = Sinks([Broken(), Broken()]), None
+    run.loggers, run.state = Loggers([Broken(), Broken()]), None
     with pytest.raises(OSError, match="No space left"):
         run.close()
     assert closed == ["simulators"]
@@ -440,21 +440,21 @@ def test_a_run_on_a_full_disk_is_saved_and_the_same_command_resumes(
     config_file, monkeypatch, capsys
 ):
     command = ["--config", "small.yaml", "--run_dir", "run", "--checkpoint.interval", "1024"]
-    write, close, closed = CsvSink.write, Programs.close, []
+    write, close, closed = CsvLogger.write, Programs.close, []
 
-    def full(sink, row):
+    def full(logger, row):
         if row["update"] == 3:
             raise FULL
-        write(sink, row)
+        write(logger, row)
 
     monkeypatch.setattr(Programs, "close", lambda self: (closed.append(True), close(self)))
-    monkeypatch.setattr(CsvSink, "write", full)
+    monkeypatch.setattr(CsvLogger, "write", full)
     assert train_command.main(command) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: no space left on device. Saved at ")
     assert err.count("\n") == 1
     assert closed
-    monkeypatch.setattr(CsvSink, "write", write)
+    monkeypatch.setattr(CsvLogger, "write", write)
     assert train_command.main(command) == 0
     assert [row["update"] for row in read_csv(Path("run/metrics.csv"))][:4] == [
         1,
@@ -493,7 +493,7 @@ def test_simulators_are_closed_if_opening_the_run_fails(config_file, monkeypatch
     def refused(*args):
         raise ValueError("logging.wandb_project = p: no login")
 
-    monkeypatch.setattr(session, "open_sinks", refused)
+    monkeypatch.setattr(session, "open_loggers", refused)
     assert train_command.main(["--config", "small.yaml", "--run_dir", "run"]) == 2
     assert capsys.readouterr().err == "error: logging.wandb_project = p: no login\n"
     assert closed

@@ -262,7 +262,9 @@ def zero_weights(key, outputs, rows):
     return {"w": jnp.zeros(outputs.features.shape[-1]), "b": jnp.zeros(())}
 
 
-predict_reward = AuxiliaryLoss(predicted_reward, rows=("reward",), init=zero_weights, name="reward_error")
+predict_reward = AuxiliaryLoss(
+    predicted_reward, rows=("reward",), init=zero_weights, name="reward_error"
+)
 
 
 def one_step(transitions, reward, predictions, hp):

@@ -1,7 +1,7 @@
 """Users' own terms of the loss, beside PPO's: each with a coefficient, rows, parameters, a metric.
 
-A term is a function (outputs, rows) -> [B], or an `AuxiliaryLoss`. `outputs` are the network's for a
-minibatch (`types.Outputs`): `features` [B, F], `dist_params` [B, P], `critic` [B, K]. `rows` are
+A term is a function (outputs, rows) -> [B], or an `AuxiliaryLoss`. `outputs` are the network's for
+a minibatch (`types.Outputs`): `features` [B, F], `dist_params` [B, P], `critic` [B, K]. `rows` are
 the minibatch's: `obs` (as the network sees it), `action`, `log_prob`, `value`, `target`,
 `advantage`, `valid`, and those that the term asks for. Sums are over valid rows.
 """
@@ -144,7 +144,7 @@ def attach(terms: AuxiliaryLosses, network: Network) -> Network:
 
 
 def as_term(value: str | CodeRef) -> AuxiliaryLoss:
-    """An entry of `ppo.terms` as an `AuxiliaryLoss` with a name; a function's `rows` and `init` count.
+    """Return an entry of `ppo.terms` as a named `AuxiliaryLoss`, with a function's rows and init.
 
     Raises:
         ValueError: it cannot be loaded, is not a term, or names unknown rows.
@@ -188,7 +188,9 @@ def shown(arrays: Mapping[str, Any], term: AuxiliaryLoss) -> dict[str, Any]:
     return {name: arrays[name] for name in (*GIVEN, *term.rows)}
 
 
-def initializer(term: AuxiliaryLoss, where: str, outputs: Outputs, arrays: Mapping[str, Any]) -> Any:
+def initializer(
+    term: AuxiliaryLoss, where: str, outputs: Outputs, arrays: Mapping[str, Any]
+) -> Any:
     """A function, key -> a term's parameters, None if it has none; checks the term.
 
     Raises:

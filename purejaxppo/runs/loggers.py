@@ -1,4 +1,4 @@
-"""Sinks of rows: CSV, TensorBoard, W&B. Each imports its library when it is made."""
+"""Loggers of metrics: CSV, TensorBoard, W&B. Each imports its library when it is made."""
 
 import contextlib
 import csv
@@ -19,19 +19,23 @@ MOST_WRITERS = 64
 """Largest number of members that get TensorBoard runs of their own."""
 
 
-class Sink(Protocol):
-    """Takes rows."""
+class Logger(Protocol):
+    """A destination of metrics."""
 
     def write(self, row: Row) -> None:
         """Writes one row of metrics."""
         ...
 
     def close(self) -> None:
-        """Closes the sink."""
+        """Closes the logger."""
         ...
 
 
-class CsvSink:
+Sink = Logger
+"""Its name before version 0.3, kept until 0.4."""
+
+
+class CsvLogger:
     """`metrics.csv`: one row per log interval, flushed; resuming drops rows after the save."""
 
     def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
@@ -71,7 +75,7 @@ class CsvSink:
             self._file.close()
 
 
-class TensorBoardSink:
+class TensorBoardLogger:
     """TensorBoard events."""
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
@@ -96,7 +100,7 @@ class TensorBoardSink:
             self.writer.close()
 
 
-class WandbSink:
+class WandbLogger:
     """Weights & Biases."""
 
     def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
@@ -132,15 +136,15 @@ class WandbSink:
 
 
 class HeldBack:
-    """Passes rows to a sink that cannot delete them, once a save covers their steps.
+    """Passes rows to a logger that cannot delete them, once a save covers their steps.
 
     A killed run resumes from its last save and repeats the steps after it. W&B's steps only
     increase: it would drop the repeated rows and hold the lost ones.
     """
 
-    def __init__(self, sink: Sink, saved: Callable[[], int | None]) -> None:
-        """Wraps a sink; `saved` returns the environment steps of the last complete save."""
-        self._sink, self._saved = sink, saved
+    def __init__(self, logger: Logger, saved: Callable[[], int | None]) -> None:
+        """Wraps a logger; `saved` returns the environment steps of the last complete save."""
+        self._logger, self._saved = logger, saved
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
@@ -151,37 +155,37 @@ class HeldBack:
     def close(self) -> None:
         """Passes on rows that a save covers, drops the rest, which will be repeated, and closes."""
         self._pass_on()
-        self._sink.close()
+        self._logger.close()
 
     def _pass_on(self) -> None:
         saved = self._saved() or 0
         while self._rows and int(self._rows[0]["global_step"]) <= saved:
-            self._sink.write(self._rows.pop(0))
+            self._logger.write(self._rows.pop(0))
 
 
 class PerMember:
-    """A sink for each member."""
+    """A logger for each member."""
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        """Takes one sink per member, in the members' order."""
-        self._sinks = sinks
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        """Takes one logger per member, in the members' order."""
+        self._loggers = loggers
 
     def write(self, row: Row) -> None:
-        """Writes a row to its member's sink."""
-        self._sinks[int(row["member"])].write(row)
+        """Writes a row to its member's logger."""
+        self._loggers[int(row["member"])].write(row)
 
     def close(self) -> None:
         """Closes them all."""
-        for sink in self._sinks:
-            sink.close()
+        for logger in self._loggers:
+            logger.close()
 
 
 class MeanOfMembers:
-    """Gives a sink the mean over the members of each round of rows."""
+    """Gives a logger the mean over the members of each round of rows."""
 
-    def __init__(self, sink: Sink, num_members: int) -> None:
-        """Wraps a sink for rows of `num_members` members."""
-        self._sink, self._num_members = sink, num_members
+    def __init__(self, logger: Logger, num_members: int) -> None:
+        """Wraps a logger for rows of `num_members` members."""
+        self._logger, self._num_members = logger, num_members
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
@@ -189,47 +193,47 @@ class MeanOfMembers:
         self._rows.append(row)
         if len(self._rows) == self._num_members:
             mean = mean_row(self._rows)
-            self._sink.write({k: x for k, x in mean.items() if k not in MEMBER_COLUMNS})
+            self._logger.write({k: x for k, x in mean.items() if k not in MEMBER_COLUMNS})
             self._rows = []
 
     def close(self) -> None:
-        """Closes the sink."""
-        self._sink.close()
+        """Closes the logger."""
+        self._logger.close()
 
 
 @dataclass
-class Sinks:
-    """All sinks of a run."""
+class Loggers:
+    """All loggers of a run."""
 
-    sinks: list[Sink] = field(default_factory=list)
+    loggers: list[Logger] = field(default_factory=list)
     tensorboard: Any = None
     """The tensorboardX SummaryWriter of the first agent or of the mean; None without one."""
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write rows, one per member, to each sink."""
+        """Write rows, one per member, to each logger."""
         for row in rows:
-            for sink in self.sinks:
-                sink.write(row)
+            for logger in self.loggers:
+                logger.write(row)
 
     def close(self) -> None:
-        """Close each sink once, even if others fail."""
+        """Close each logger once, even if others fail."""
         with contextlib.ExitStack() as closing:  # in reverse order
-            while self.sinks:
-                closing.callback(self.sinks.pop().close)
+            while self.loggers:
+                closing.callback(self.loggers.pop().close)
 
 
-def open_sinks(
-    opened: Sinks,
+def open_loggers(
+    opened: Loggers,
     config: Config,
     run_dir: Path,
     members: Sequence[Config],
     steps: Sequence[int],
     saved: Callable[[], int | None],
 ) -> None:
-    """Open the sinks of a config, without metrics.csv.
+    """Open the loggers of a config, without metrics.csv.
 
     Args:
-        opened: takes the sinks, so that they can be closed if a later one fails.
+        opened: takes the loggers, so that they can be closed if a later one fails.
         config: of the run.
         run_dir: its folder.
         members: each agent's config.
@@ -239,26 +243,30 @@ def open_sinks(
     if config.logging.tensorboard:
         boards = _tensorboard(run_dir / "tensorboard", members, steps)
         opened.tensorboard = boards[0].writer
-        opened.sinks.append(_of_members(boards, len(members)))
+        opened.loggers.append(_of_members(boards, len(members)))
     if config.logging.wandb_project:
-        wandb = WandbSink(config.logging.wandb_project, run_dir, as_text(flatten(config)))
-        opened.sinks.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
+        wandb = WandbLogger(config.logging.wandb_project, run_dir, as_text(flatten(config)))
+        opened.loggers.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
 
 
 def _tensorboard(
     folder: Path, members: Sequence[Config], steps: Sequence[int]
-) -> list[TensorBoardSink]:
+) -> list[TensorBoardLogger]:
     """A TensorBoard run per member; of many members the mean alone: each run opens a file."""
     if len(members) == 1:
-        return [TensorBoardSink(folder, steps[0])]
+        return [TensorBoardLogger(folder, steps[0])]
     if len(members) > MOST_WRITERS:
-        return [TensorBoardSink(folder / "mean", sum(steps) // len(steps))]
+        return [TensorBoardLogger(folder / "mean", sum(steps) // len(steps))]
     names = [f"member_{i}_seed_{member.seed}" for i, member in enumerate(members)]
-    return [TensorBoardSink(folder / name, at) for name, at in zip(names, steps, strict=True)]
+    return [TensorBoardLogger(folder / name, at) for name, at in zip(names, steps, strict=True)]
 
 
-def _of_members(sinks: Sequence[Sink], num_members: int) -> Sink:
-    """A sink for the rows of all members, from one for each or one for their mean."""
+def _of_members(loggers: Sequence[Logger], num_members: int) -> Logger:
+    """A logger for the rows of all members, from one for each or one for their mean."""
     if num_members == 1:
-        return sinks[0]
-    return PerMember(sinks) if len(sinks) == num_members else MeanOfMembers(sinks[0], num_members)
+        return loggers[0]
+    return (
+        PerMember(loggers)
+        if len(loggers) == num_members
+        else MeanOfMembers(loggers[0], num_members)
+    )

@@ -12,12 +12,12 @@ from tensorboardX.proto.event_pb2 import Event
 from purejaxppo.config.files import write_whole
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.runs.console import message_of
+from purejaxppo.runs.loggers import CsvLogger, HeldBack, Loggers, TensorBoardLogger, open_loggers
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.sinks import CsvSink, HeldBack, Sinks, TensorBoardSink, open_sinks
 
 
 class Wandb:
-    """As much of W&B as a sink uses: a run by its id, whose steps only increase."""
+    """As much of W&B as a logger uses: a run by its id, whose steps only increase."""
 
     Error = RuntimeError
 
@@ -48,22 +48,22 @@ def test_a_killed_run_continues_in_wandb_at_the_step_of_its_checkpoint(
     config = make_config(logging=LoggingConfig(tensorboard=False, wandb_project="ours"))
 
     def begin():
-        opened = Sinks()
-        open_sinks(opened, config, tmp_path, [config], [0], lambda: saved[-1] if saved else None)
-        (sink,) = opened.sinks
-        return sink
+        opened = Loggers()
+        open_loggers(opened, config, tmp_path, [config], [0], lambda: saved[-1] if saved else None)
+        (logger,) = opened.loggers
+        return logger
 
-    sink = begin()
+    logger = begin()
     for step in (10, 20, 30, 40):
-        sink.write({"global_step": step, "charts/episodic_return": 1.0})
+        logger.write({"global_step": step, "charts/episodic_return": 1.0})
         if step == 20:
             saved.append(step)
     # Killed here: no close, and no checkpoint after 20 steps. The rest is the resumed run.
-    sink = begin()
+    logger = begin()
     for step in (32, 45):
-        sink.write({"global_step": step, "charts/episodic_return": 2.0})
+        logger.write({"global_step": step, "charts/episodic_return": 2.0})
     saved.append(45)
-    sink.close()
+    logger.close()
     (rows,) = wandb.runs.values()
     assert rows == [(10, 1.0), (20, 1.0), (32, 2.0), (45, 2.0)]
 
@@ -71,10 +71,10 @@ def test_a_killed_run_continues_in_wandb_at_the_step_of_its_checkpoint(
 def test_rows_after_the_last_checkpoint_are_dropped_at_the_end():
     passed = []
     inner = SimpleNamespace(write=lambda row: passed.append(row["global_step"]), close=list)
-    sink = HeldBack(inner, lambda: 20)
+    logger = HeldBack(inner, lambda: 20)
     for step in (10, 20, 30):
-        sink.write({"global_step": step})
-    sink.close()
+        logger.write({"global_step": step})
+    logger.close()
     assert passed == [10, 20]
 
 
@@ -89,12 +89,12 @@ def events(folder):
 
 
 def test_tensorboard_files_hold_rows_and_the_values_of_callbacks(tmp_path):
-    sink = TensorBoardSink(tmp_path, 7)
-    sink.write({"global_step": 10, "update": 3, "charts/a": 1.5, "charts/b": float("nan")})
-    sink.writer.add_histogram("mine/weights", np.arange(4.0), 10)
-    sink.writer.add_scalars("mine", {"left": 1.0, "right": 2.0}, 10)
-    sink.writer.add_scalars("mine", {"left": 3.0}, 20)
-    sink.close()
+    logger = TensorBoardLogger(tmp_path, 7)
+    logger.write({"global_step": 10, "update": 3, "charts/a": 1.5, "charts/b": float("nan")})
+    logger.writer.add_histogram("mine/weights", np.arange(4.0), 10)
+    logger.writer.add_scalars("mine", {"left": 1.0, "right": 2.0}, 10)
+    logger.writer.add_scalars("mine", {"left": 3.0}, 20)
+    logger.close()
     found = list(events(tmp_path))
     assert [event.step for event in found] == [0, 8, 8, 10, 10]  # a header, the purge, two values
     assert found[2].session_log.status == 1  # steps from 8 on in older files are void
@@ -106,18 +106,18 @@ def test_tensorboard_files_hold_rows_and_the_values_of_callbacks(tmp_path):
     assert [(value.tag, value.simple_value) for value in left] == [("mine", 1.0), ("mine", 3.0)]
 
 
-@pytest.mark.parametrize("make", [TensorBoardSink, CsvSink])
+@pytest.mark.parametrize("make", [TensorBoardLogger, CsvLogger])
 def test_a_row_that_cannot_be_written_is_an_error_that_names_the_path(make, tmp_path):
     """tensorboardX alone would block at the eleventh value on a full disk."""
     place = tmp_path / "there"
-    sink = make(place, 0)
+    logger = make(place, 0)
     row = {"global_step": 1, "update": 1} | {f"charts/{i}": 0.123456789 for i in range(100)}
     with file_size_limit(8192):
         with pytest.raises(OSError, match="written") as failed:
             for _ in range(100):
-                sink.write(row)
+                logger.write(row)
         with pytest.raises(OSError, match="written"):
-            sink.close()
+            logger.close()
     assert str(failed.value) == f"{place} cannot be written (file too large)"
 
 
@@ -151,9 +151,9 @@ def test_damaged_rows_are_left_out_with_a_warning_and_the_others_kept(damage, tm
     rows = [{"global_step": 10, "update": 1, "charts/a": 0.5}, {"global_step": 20, "update": 2}]
     assert read_csv(path) == rows
     assert caplog.messages == [f"{path}: left out 1 damaged row(s), the first in line 4"]
-    sink = CsvSink(path, 2, ("global_step", "update", "charts/a"))
-    sink.write({"global_step": 30, "update": 3, "charts/a": 2.0})
-    sink.close()
+    logger = CsvLogger(path, 2, ("global_step", "update", "charts/a"))
+    logger.write({"global_step": 30, "update": 3, "charts/a": 2.0})
+    logger.close()
     caplog.clear()
     assert read_csv(path) == [*rows, {"global_step": 30, "update": 3, "charts/a": 2.0}]
     assert caplog.messages == []
