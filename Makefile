@@ -1,6 +1,6 @@
 # Set-up lives in .venv and is remade when pyproject.toml or requirements.lock changes.
-#   make train ARGS="--seed 3"                   trains Brax's hopper, and films it
-#   make evaluate RUN_DIR=runs/hopper-s3         scores that run; make film films it again
+#   make train ARGS="--seed 3"                   trains Brax's hopper, and writes a video
+#   make evaluate RUN_DIR=runs/hopper-s3         scores that run; make video writes another video
 #   make sweep                                   compares learning rates on CartPole
 #   make train EXTRAS=brax,gymnax,render,cuda12  the same on a GPU
 #   make PYTHON=/path/to/python3.12 train        with this Python instead of the newest of 3.13, 3.12, 3.11
@@ -9,7 +9,7 @@ PYTHON ?=
 VENV ?= .venv
 CONFIG ?= hopper.yaml
 RUN_DIR ?= runs/$(basename $(notdir $(CONFIG)))-s0
-FILM ?= film.mp4
+VIDEO ?= $(or $(FILM),video.mp4)
 ARGS ?=
 WORKERS ?= 2
 EXTRAS ?= brax,gymnax,render
@@ -27,17 +27,20 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate film sweep check test test-all test-apart test-wheel golden mpirun godot gpu-compiler lint format types layers docs lock clean
+.PHONY: train evaluate video film sweep check test test-all test-apart test-wheel golden mpirun godot gpu-compiler lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
-	$(RUN) -m purejaxppo.train --config $(CONFIG) --film $(ARGS)
+	$(RUN) -m purejaxppo.train --config $(CONFIG) --video $(ARGS)
 
 evaluate: $(for_train)
 	$(RUN) -m purejaxppo.evaluate --run $(RUN_DIR) $(ARGS)
 
-film: $(for_train)
-	$(RUN) -m purejaxppo.evaluate --run $(RUN_DIR) --episodes 1 --render $(FILM) $(ARGS)
+video: $(for_train)
+	$(RUN) -m purejaxppo.evaluate --run $(RUN_DIR) --episodes 1 --render $(VIDEO) $(ARGS)
+
+# The name of `make video` before version 0.3, kept until 0.4.
+film: video
 
 sweep: $(for_train)
 	$(RUN) -m purejaxppo.sweep --config cartpole.yaml --num_seeds 4 \

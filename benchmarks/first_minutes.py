@@ -60,7 +60,7 @@ def compare(args: argparse.Namespace, script: str) -> None:
         if not args.toy:
             draw_curves([row for row in harness.read_rows(path) if row["config"] == config])
         if agents.is_file() and not args.toy:
-            draw_film(agents)
+            draw_video(agents)
 
 
 def work(config: str, contender: str, seed: str, agents: str, args: argparse.Namespace) -> None:
@@ -74,7 +74,7 @@ def work(config: str, contender: str, seed: str, agents: str, args: argparse.Nam
 
 
 def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[float]]:
-    """Train with this library; pickle seed 0's agents after 0, 20 and all seconds for the film."""
+    """Train with this library; pickle seed 0's agents after 0, 20 and all seconds for the video."""
     import jax
 
     import purejaxppo as ppo
@@ -187,7 +187,7 @@ def draw_curves(rows: list[dict[str, Any]]) -> None:
     figure.savefig(harness.PICTURES / "first_minutes.png", dpi=100)
 
 
-def draw_film(agents: Path) -> None:
+def draw_video(agents: Path) -> None:
     """Draw the agents side by side."""
     import numpy as np
     from PIL import Image, ImageDraw, ImageFont
@@ -197,7 +197,7 @@ def draw_film(agents: Path) -> None:
     from purejaxppo.video import video
 
     config, kept = pickle.loads(agents.read_bytes())
-    films = []
+    videos = []
     for seconds, state in sorted(kept.items()):
         task, states, rewards = record_states(Agent(config, state))
         shown = [states[min(i, len(states) - 1)] for i in range(0, 2 * FRAMES, 2)]
@@ -206,9 +206,9 @@ def draw_film(agents: Path) -> None:
         for frame in frames:
             font = ImageFont.load_default(11)
             ImageDraw.Draw(frame).text((8, 5), words, fill=(40, 44, 52), font=font)
-        films.append(frames)
+        videos.append(frames)
     rows = [
-        np.concatenate([np.asarray(x) for x in frames], 1) for frames in zip(*films, strict=True)
+        np.concatenate([np.asarray(x) for x in frames], 1) for frames in zip(*videos, strict=True)
     ]
     palette = Image.fromarray(rows[0]).quantize(48)
     first, *rest = (

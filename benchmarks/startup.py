@@ -52,7 +52,7 @@ class Measurement(NamedTuple):
 HOPPER = ("train", "--config", "hopper.yaml", "--total_timesteps", "16384", "--clobber")
 CARTPOLE = ("train", "--config", "cartpole.yaml", "--clobber")
 TRAINED = ("train", "--config", "hopper.yaml", "--total_timesteps", "1_000_000")
-"""The agent that is evaluated and filmed."""
+"""The agent that is evaluated and recorded."""
 RUN = ("evaluate", "--run", "FOLDER/trained")
 TOY = "CartPole, toy"
 MEASUREMENTS = {
@@ -61,7 +61,7 @@ MEASUREMENTS = {
     "CartPole, whole command, warm": Measurement(CARTPOLE),
     "hopper, evaluate 100 episodes, warm": Measurement((*RUN, "--episodes", "100")),
     "hopper, evaluate 1 episode and film it, warm": Measurement(
-        (*RUN, "--episodes", "1", "--render", "FOLDER/film.mp4")
+        (*RUN, "--episodes", "1", "--render", "FOLDER/video.mp4")
     ),
     TOY: Measurement((*CARTPOLE, "--total_timesteps", "2048"), "steps/s", cold=True),
 }

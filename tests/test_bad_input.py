@@ -74,7 +74,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "words"
 
 
-def test_a_run_goes_on_beside_films_and_ratings_and_clobber_leaves_what_is_not_its_own(
+def test_a_run_goes_on_beside_videos_and_ratings_and_clobber_leaves_what_is_not_its_own(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ from purejaxppo import interrupts
 interrupts.handle_signals()
 if "take" in sys.argv:
     taker = interrupts.Interrupt()
-with interrupts.atomic_write(pathlib.Path("film.gif")) as partial:
+with interrupts.atomic_write(pathlib.Path("video.gif")) as partial:
     partial.write_text("half of it")
     print("not flushed")
     lock, wait = ctypes.create_string_buffer(64), ctypes.CDLL(None).sem_wait
@@ -59,7 +59,7 @@ def busy(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_what_never_comes_back_to_python(number, busy, tmp_path):
     process = busy()
-    assert (tmp_path / ".film.gif").exists()
+    assert (tmp_path / ".video.gif").exists()
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 128 + number

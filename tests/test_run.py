@@ -122,11 +122,11 @@ def test_a_run_folder_holds_what_is_needed_to_make_it_again(config_file):
 
 
 def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_run, capsys):
-    command = ["--run", "run", "--episodes", "13", "--render", "film.gif"]
+    command = ["--run", "run", "--episodes", "13", "--render", "video.gif"]
     assert evaluate_command.main(command) == 0
     out = capsys.readouterr().out
     assert "13 episodes: return" in out
-    assert Path("film.gif").read_bytes().startswith(b"GIF8")
+    assert Path("video.gif").read_bytes().startswith(b"GIF8")
     agent = restore("run", "last")
     result = evaluate(agent, 13, seed=1)
     assert result.returns.shape == result.lengths.shape == (13,)
@@ -157,8 +157,11 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
         (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes = 0: must be at least 1"),
         (["--run", "run", "--episodes", "x"], "--episodes = 'x' is a word"),
-        (["--run", "run", "--render", "film.avi"], "film.avi: a film ends in .mp4, .gif or .html"),
-        (["--run", "run", "--render", "no/film.gif"], "the folder no does not exist"),
+        (
+            ["--run", "run", "--render", "video.avi"],
+            "video.avi: a video ends in .mp4, .gif or .html",
+        ),
+        (["--run", "run", "--render", "no/video.gif"], "the folder no does not exist"),
         (["--run", "run", "--epsiodes", "3"], "unknown flag. Did you mean --episodes?"),
     ],
 )
@@ -206,22 +209,22 @@ def test_a_finished_run_says_what_it_was_not_trained_with(finished_run, config_f
     assert "Not trained: ppo.learning_rate changes from 0.0003 to 0.1" in capsys.readouterr().out
 
 
-def test_a_film_of_a_finished_run_is_one_of_its_files(finished_run, config_file, capsys):
-    assert train(config_file, "--run_dir", "run", "--film") == 0
+def test_a_video_of_a_finished_run_is_one_of_its_files(finished_run, config_file, capsys):
+    assert train(config_file, "--run_dir", "run", "--video") == 0
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("drew ") and said.endswith(" into run/film.mp4")
-    assert Path("run/film.mp4").read_bytes()[4:8] == b"ftyp"
+    assert said.startswith("drew ") and said.endswith(" into run/video.mp4")
+    assert Path("run/video.mp4").read_bytes()[4:8] == b"ftyp"
     with run_folder(finished_run, clobber=True):
-        assert not Path("run/film.mp4").exists()
+        assert not Path("run/video.mp4").exists()
 
 
-def test_a_run_does_not_fail_for_a_film(finished_run, monkeypatch):
+def test_a_run_does_not_fail_for_a_video(finished_run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_command.video.importlib.util, "find_spec", lambda name: None)
-        said = train_command.film(finished_run)
-    assert said == "no film: pillow is not installed: pip install 'purejaxppo[render]'"
+        said = train_command.write_video(finished_run)
+    assert said == "no video: pillow is not installed: pip install 'purejaxppo[render]'"
     shutil.rmtree("run/checkpoints")
-    assert train_command.film(finished_run) == "no film: run: nothing has been saved yet"
+    assert train_command.write_video(finished_run) == "no video: run: nothing has been saved yet"
 
 
 def test_the_command_that_a_run_prints_at_its_end_evaluates_it(config_file, capsys):

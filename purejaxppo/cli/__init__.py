@@ -24,7 +24,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("purejaxppo.cli.train", "train an agent; the same command resumes"),
-    "evaluate": Command("purejaxppo.cli.evaluate", "score a trained agent, and film it"),
+    "evaluate": Command("purejaxppo.cli.evaluate", "score a trained agent, or write a video of it"),
     "sweep": Command("purejaxppo.sweep.__main__", "train many settings and compare them", False),
     "export": Command("purejaxppo.export.__main__", "write a policy as one file, .onnx or .npz"),
     "list": Command("purejaxppo.cli.list", "list environments and configs"),

@@ -19,7 +19,7 @@ class TrainFlags:
       purejaxppo train --config cartpole.yaml --seed 3 --ppo.learning_rate 1e-3
       purejaxppo train --config cartpole.yaml --num_seeds 8 --network.hidden 128 128
       purejaxppo train --config playground/CheetahRun
-      purejaxppo train --config cartpole_hidden.yaml --network.rnn lstm --film
+      purejaxppo train --config cartpole_hidden.yaml --network.rnn lstm --video
     """
 
     config: str = ""
@@ -27,8 +27,8 @@ class TrainFlags:
     the settings that Playground tuned; empty: defaults."""
     clobber: bool = False
     """Delete the run folder of an earlier run of this name and start from scratch."""
-    film: bool = False
-    """Draw an episode of the best agent at the end, into film.mp4 in the run's folder."""
+    video: bool = False
+    """Write a video of one episode of the best agent at the end: video.mp4 in the run folder."""
     list_envs: bool = False
     """Print the families of environments, or with --list_envs FAMILY its tasks, and end."""
     list_configs: bool = False
@@ -49,7 +49,7 @@ class EvaluateFlags:
 
     Examples:
       purejaxppo evaluate --run runs/hopper-s0 --episodes 200
-      purejaxppo evaluate --run runs/hopper-s0 --render film.mp4
+      purejaxppo evaluate --run runs/hopper-s0 --render video.mp4
     """
 
     run: str = ""

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import yaml
 
+from purejaxppo.config import renamed
 from purejaxppo.config.checks import check_ranges
 from purejaxppo.config.files import (
     Loader,
@@ -160,6 +161,7 @@ def read(words: Sequence[str], hints: Mapping[str, Any]) -> Words:
         raise ValueError(f"{words[0]!r} is not a flag. Did you mean --{flag} {words[0]}?")
     for start, end in itertools.pairwise([*starts, len(words)]):
         name, equals, inline = words[start][2:].partition("=")
+        name = renamed.FLAGS.get(name.replace("-", "_"), name)
         values = [inline] * bool(equals) + list(words[start + 1 : end])
         _add(found, name, values, hints)
     return found

@@ -18,7 +18,7 @@ from purejaxppo.runs import recording, session
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.console import Stopped, fail
 from purejaxppo.runs.failures import INTERRUPTED
-from purejaxppo.runs.folder import FILM
+from purejaxppo.runs.folder import VIDEO
 from purejaxppo.runs.session import run_name
 from purejaxppo.video import video
 
@@ -88,20 +88,20 @@ def train(parsed: Parsed[TrainFlags], place: places.Place = places.ALONE) -> int
     named = Path(config.run_dir or f"runs/{run_name(flags.config, config)}")
     run_dir = named.absolute()  # custom code may change the current folder
     code = session.train(config, named, clobber=flags.clobber, place=place)
-    if flags.film and not code and processes.is_main():
-        print("drawing a film of one episode ...", flush=True)
-        print(film(run_dir), flush=True)
+    if flags.video and not code and processes.is_main():
+        print("writing a video of one episode ...", flush=True)
+        print(write_video(run_dir), flush=True)
     return code
 
 
-def film(run_dir: Path) -> str:
-    """Draws an episode of a run's best agent, of several the first; says where, or why not."""
+def write_video(run_dir: Path) -> str:
+    """Write a video of the best agent, of several the first; return where, or why not."""
     try:
         if processes.is_distributed():
             raise ValueError("several processes train; evaluate --render draws one of this run")
-        video.check_target(run_dir / FILM)
+        video.check_target(run_dir / VIDEO)
         agent = restore(run_dir)
         agent = agent.member(0) if agent.members else agent
-        return recording.draw(agent, run_dir / FILM)
+        return recording.draw(agent, run_dir / VIDEO)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
-        return f"no film: {error}"
+        return f"no video: {error}"

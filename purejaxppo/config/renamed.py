@@ -6,6 +6,8 @@ from typing import Any
 
 REMOVED = {"env.double_buffer": "It was removed. Use asynchronous = true."}
 """Dotted names of removed switches -> sentences that answer them where they are on."""
+FLAGS = {"film": "video", "no_film": "no_video"}
+"""Earlier names of flags, accepted until version 0.4 -> their names."""
 AWAKE = {"auto": False, "never": False, "always": True}
 """Earlier choices of `keep_cores_awake` -> its values."""
 

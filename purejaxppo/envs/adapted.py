@@ -95,7 +95,7 @@ class Adapted:
         """Yield frames of the innermost task's states, uint8 [height, width, 3]."""
         from purejaxppo.video import charts
 
-        return charts.film(states, height=height, width=width)
+        return charts.frames(states, height=height, width=width)
 
 
 INTERFACE = ("observation", "action", *(name for name in vars(Adapted) if name[0] != "_"))

@@ -73,7 +73,7 @@ class MakeBatch(Protocol):
         *,
         seed: int,
         evaluation: bool,
-        film: bool,
+        render: bool,
         first: int,
     ) -> Any:
         """(name of a task without its family, config, N) -> N rows, an `Env`; see `registry.make`.

@@ -225,7 +225,7 @@ def make(
     seed: int = 0,
     first: int = 0,
     evaluation: bool = False,
-    film: bool = False,
+    render: bool = False,
 ) -> VectorEnv | CurriculumEnv | HostEnv | WorldsEnv:
     """A batch of `num_envs` environments under the protocol of `envs.base`.
 
@@ -238,7 +238,7 @@ def make(
             Custom code is not checked again.
             It has at most as many simulators on the host as training.
             Rows of a task of several agents are rounded up to whole worlds.
-        film: pictures of simulators on the host will be requested.
+        render: frames of host simulators will be requested.
 
     Raises:
         ValueError: as `resolve`, a bad option, or no whole number of worlds.
@@ -246,7 +246,7 @@ def make(
     if on_host(config):
         num_envs = min(num_envs, config.num_envs) if evaluation else num_envs
         return _make_on_host(
-            config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
+            config, num_envs, seed=seed, first=first, evaluation=evaluation, render=render
         )
     if not evaluation:
         check_code(config)

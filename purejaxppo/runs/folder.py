@@ -44,7 +44,7 @@ LOCK = ".lock"
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
-FILM = "film.mp4"
+VIDEO = "video.mp4"
 RATINGS = ("elo.csv", "elo.png")
 OURS = (
     "checkpoints",
@@ -56,7 +56,8 @@ OURS = (
     "learning_curve.png",
     "report.png",
     ".learning_curve.png",
-    FILM,
+    VIDEO,
+    "film.mp4",  # of earlier versions
     *RATINGS,
     VERSIONS,
     f".{VERSIONS}",
@@ -73,7 +74,7 @@ OURS = (
 def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> Iterator[None]:
     """Creates the run's folder if needed, and locks it against a second process.
 
-    A folder that a run has been made in may hold other files, too, such as films.
+    A folder that a run has been made in may hold other files, too, such as videos.
 
     Args:
         run_dir: the folder.

@@ -66,15 +66,15 @@ def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
     """Records one episode."""
     config = agent.config
     with jax.default_matmul_precision(config.matmul_precision):
-        env: Any = registry.make(evaluated(config), 1, seed=seed, evaluation=True, film=True)
+        env: Any = registry.make(evaluated(config), 1, seed=seed, evaluation=True, render=True)
         try:
             with named_failures(config.env.name, env):
-                return film(env, agent, seed, deterministic)
+                return record_episode(env, agent, seed, deterministic)
         finally:
             env.close()
 
 
-def film(
+def record_episode(
     env: VectorEnv | WorldsEnv | HostEnv, agent: Agent, seed: int, deterministic: bool | None
 ) -> Recorded:
     """Records an episode of one environment or world, step by step.

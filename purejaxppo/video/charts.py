@@ -12,7 +12,7 @@ TOP = 26
 EMPTY = (30, 34, 42)
 
 
-def film(observations: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
+def frames(observations: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
     """Yields one frame per observation: the first image among its arrays, else all its numbers."""
     table = _leaves(observations)
     image = next((values for values in table.values() if _is_image(values)), None)

@@ -86,7 +86,7 @@ DRAWINGS: dict[str, Callable[[Canvas, Any, Any], None]] = {
 }
 
 
-def film(name: str, states, params, *, height: int, width: int):
+def frames(name: str, states, params, *, height: int, width: int):
     """Yields one frame per state of the gymnax task called `name`, one of `DRAWINGS`."""
     for state in states:
         canvas = Canvas(height, width)

@@ -66,7 +66,7 @@ def particles(task: Any, state: Any) -> Scene:
     )
 
 
-def film(
+def frames(
     name: str, env: Any, states: Sequence[Any], *, height: int, width: int
 ) -> Iterator[np.ndarray]:
     """Yields one frame per state, uint8 [height, width, 3].

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-FILM_SUFFIXES = (".mp4", ".gif", ".html")
+VIDEO_SUFFIXES = (".mp4", ".gif", ".html")
 SLOWEST, SMOOTH = 8.0, 30.0
 """Pictures a second: the fewest of a gif, and the fewest of a simulator with more states."""
 GIF_FASTEST = 25.0
@@ -41,9 +41,9 @@ def check_target(path: str | Path) -> None:
         ValueError: another suffix, a folder that does not exist, or a missing package.
     """
     path = Path(path)
-    if path.suffix.lower() not in FILM_SUFFIXES:
+    if path.suffix.lower() not in VIDEO_SUFFIXES:
         raise ValueError(
-            f"{path}: a film ends in {', '.join(FILM_SUFFIXES[:-1])} or {FILM_SUFFIXES[-1]}"
+            f"{path}: a video ends in {', '.join(VIDEO_SUFFIXES[:-1])} or {VIDEO_SUFFIXES[-1]}"
         )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
@@ -84,12 +84,12 @@ def record(
     height, width = (GIF_HEIGHT, GIF_WIDTH) if gif else (HEIGHT, WIDTH)
     drawn = _draw(task, [states[step] for step in steps], height, width)
     returns = _returns(rewards, len(states))
-    film = (
+    captioned = (
         _caption(frame, title, _progress(step, returns))
         for frame, step in zip(drawn, steps, strict=True)
     )
     writer = {".mp4": _write_mp4, ".gif": _write_gif, ".html": _write_html}[path.suffix.lower()]
-    writer(path, film, rate, title)
+    writer(path, captioned, rate, title)
     return path
 
 
@@ -111,10 +111,10 @@ def _frame_rate(task: Any) -> float:
 
 
 def _pace(rate: float, count: int, *, gif: bool) -> tuple[int, float]:
-    """The stride between states that are drawn, and the pictures a second that result.
+    """The stride between states that are drawn, and the images a second that result.
 
     Of a simulator with more than `SMOOTH` states a second at least that many are drawn.
-    A gif of a long episode is thinned to `GIF_FRAMES` pictures, and plays faster than it was where
+    A gif of a long episode is thinned to `GIF_FRAMES` images, and plays faster than it was where
     that would leave fewer than `SLOWEST` a second.
     """
     if gif:
@@ -161,7 +161,7 @@ def _font() -> Any:
     return ImageFont.load_default(12)
 
 
-def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
+def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
     """Writes H.264 in yuv420p, which every player and browser shows; pads odd sizes to even ones.
 
     ffmpeg is started here: imageio's own writer forks, of which JAX, being threaded, warns.
@@ -169,8 +169,8 @@ def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) 
     del title
     from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]
 
-    film = iter(film)
-    first = next(film)
+    remaining = iter(frames)
+    first = next(remaining)
     size = f"{first.shape[1]}x{first.shape[0]}"
     command = [get_ffmpeg_exe(), "-y", "-loglevel", "error"]
     command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(rate), "-i", "-"]
@@ -181,7 +181,7 @@ def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) 
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log) as ffmpeg:
             assert ffmpeg.stdin is not None
             try:
-                for frame in itertools.chain([first], film):
+                for frame in itertools.chain([first], remaining):
                     ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
             except BrokenPipeError:
                 pass  # ffmpeg gave up; its reason is in the log
@@ -191,27 +191,27 @@ def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) 
             raise ValueError(f"{path}: ffmpeg failed: {log.read().decode(errors='replace')}")
 
 
-def _write_gif(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
+def _write_gif(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
     """Writes a gif with one palette, taken from a few frames, so that colours do not flicker."""
     del title
     from PIL import Image
 
-    pictures = list(film)
-    sample = pictures[:: max(1, len(pictures) // 6)]
+    images = list(frames)
+    sample = images[:: max(1, len(images) // 6)]
     palette = Image.fromarray(np.concatenate(sample)).quantize(GIF_COLOURS)
     first, *rest = (
-        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
-        for picture in pictures
+        Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE)
+        for image in images
     )
     hundredths = max(2, round(100 / rate))  # browsers slow down what is faster than 50 a second
     first.save(path, save_all=True, append_images=rest, duration=10 * hundredths, loop=0)
 
 
-def _write_html(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
+def _write_html(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
     """Writes a page with the video inside."""
     with tempfile.TemporaryDirectory() as folder:
-        video = Path(folder) / "film.mp4"
-        _write_mp4(video, film, rate, title)
+        video = Path(folder) / "video.mp4"
+        _write_mp4(video, frames, rate, title)
         encoded = base64.b64encode(video.read_bytes()).decode()
     words = html.escape(title or path.stem)
     path.write_text(PAGE.replace("@TITLE@", words).replace("@VIDEO@", encoded), encoding="utf-8")

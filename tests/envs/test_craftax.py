@@ -108,7 +108,7 @@ def test_an_achievement_pays_one_and_lost_health_a_tenth(world, key):
 
 
 @FULL
-def test_films_and_pixels_are_the_simulators_pictures(world):
+def test_videos_and_pixels_are_the_simulators_pictures(world):
     pytest.importorskip("PIL")
     task, _, start = world
     (frame,) = video.frames(task, jax.device_get([start]), height=240, width=320)

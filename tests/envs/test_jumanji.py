@@ -205,14 +205,14 @@ def test_dear_resets_are_not_computed_at_every_step():
 
 
 def when(name):
-    """The mark of a film: MMST takes long to compile, and two tasks are easier forms of others."""
+    """The mark of a video: MMST takes long to compile, and two tasks are easier forms of others."""
     if name == "MMST-v0" or "partly" in name or "easy" in name:
         return pytest.mark.slow
     return [] if name == "Snake-v1" else FULL
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=when(n)) for n in NAMES])
-def test_films_are_drawn_by_the_simulator_without_a_screen(name):
+def test_videos_are_drawn_by_the_simulator_without_a_screen(name):
     task = make(name)
     state, obs = jax.jit(task.reset)(jax.random.key(0))
     if isinstance(task.action, MultiDiscrete):

@@ -475,7 +475,7 @@ def trained(name, **overrides):
 
 
 @pytest.mark.parametrize("name", ["jax", pytest.param("thread", marks=FULL)])
-def test_an_agent_trains_is_evaluated_and_filmed(name):
+def test_an_agent_trains_is_evaluated_and_recorded(name):
     if name == "jax":
         options = {"num_hunters": 1, "num_prey": 2, "global_state": True}
         agent, curves = trained("particles/tag", **{"env.options": options})

@@ -145,13 +145,13 @@ def test_a_ruleset_beyond_the_files_is_refused(benchmark_file):
         make(XLAND, benchmark=benchmark_file, ruleset=3)
 
 
-def test_films_show_the_room_by_the_simulators_renderer(key):
+def test_videos_show_the_room_by_the_simulators_renderer(key):
     pytest.importorskip("PIL")
     task = make()
     state, _ = jax.jit(task.reset)(key)
     after, _ = walk(task, (FORWARD,), key)
-    film = video.frames(task, jax.device_get([state, after]), height=120, width=160)
-    assert [(f.shape, f.dtype) for f in film] == 2 * [((120, 160, 3), np.uint8)]
-    assert (film[0] != film[1]).any()
-    red, green, blue = np.moveaxis(film[0].astype(int), -1, 0)
+    frames = video.frames(task, jax.device_get([state, after]), height=120, width=160)
+    assert [(f.shape, f.dtype) for f in frames] == 2 * [((120, 160, 3), np.uint8)]
+    assert (frames[0] != frames[1]).any()
+    red, green, blue = np.moveaxis(frames[0].astype(int), -1, 0)
     assert ((green > 2 * red) & (green > 2 * blue)).sum() > 50  # the goal

@@ -33,7 +33,7 @@ WRONG = [
     (["--env.options.length"], "--env.options.length needs a value"),
     (["--ppo.normalize_obs", "1"], "ppo.normalize_obs = 1 is a whole number; it must be true or"),
     (["--ppo.no_normalize_obs", "false"], "--ppo.no_normalize_obs takes no value"),
-    (["--film", "yes", "no"], "--film takes one value, but 'no' follows it"),
+    (["--video", "yes", "no"], "--video takes one value, but 'no' follows it"),
     (["--wait_seconds", "long"], "--wait_seconds = 'long' is a word; it must be a number"),
 ]
 
@@ -107,6 +107,11 @@ def outcome(function, *args):
         return repr(function(*args))
     except ValueError as error:
         return str(error).partition(": ")[2]
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--film", True), ("--no-film", False)])
+def test_film_is_the_earlier_name_of_the_video_flag(flag, value):
+    assert parse_over_config(TrainFlags, [flag]).flags.video is value
 
 
 def test_an_entry_of_a_mapping_has_a_flag():

@@ -44,15 +44,15 @@ def command(folder, *words):
     return made.stdout
 
 
-def train_film_resume_evaluate(folder, *words):
+def train_video_resume_evaluate(folder, *words):
     words = ("train", *words, "--run_dir", "run", *SMALL)
     command(folder, *words, "--total_timesteps", "256")
-    out = command(folder, *words, "--total_timesteps", "512", "--film")
+    out = command(folder, *words, "--total_timesteps", "512", "--video")
     assert "resuming at" in out
-    assert f"into {folder / 'run/film.mp4'}" in out
+    assert f"into {folder / 'run/video.mp4'}" in out
     out = command(folder, "evaluate", "--run", "run", "--episodes", "2", "--render", "x.gif")
     assert "2 episodes: return" in out
-    files = ("run/film.mp4", "run/learning_curve.png", "run/debug.log", "x.gif")
+    files = ("run/video.mp4", "run/learning_curve.png", "run/debug.log", "x.gif")
     assert [name for name in files if not (folder / name).stat().st_size] == []
     assert sorted(path.name for path in folder.iterdir()) == ["hostile.py", "run", "x.gif"]
     text = (folder / "run/config.yaml").read_text(encoding="utf-8")
@@ -61,11 +61,11 @@ def train_film_resume_evaluate(folder, *words):
 
 @pytest.mark.full
 @pytest.mark.parametrize("workers", ["thread", "process"])
-def test_an_environment_that_changes_its_process_is_trained_filmed_resumed_and_evaluated(
+def test_an_environment_that_changes_its_process_is_trained_recorded_resumed_and_evaluated(
     folder, workers
 ):
     options = ("--env.options", "workers", workers, "num_workers", "1")
-    train_film_resume_evaluate(folder, "--env.name", "gymnasium/hostile.py:Env", *options)
+    train_video_resume_evaluate(folder, "--env.name", "gymnasium/hostile.py:Env", *options)
     rows = read_csv(folder / "run/metrics.csv")
     assert np.nansum([row["charts/diverged"] for row in rows]) > 0
 
@@ -73,7 +73,7 @@ def test_an_environment_that_changes_its_process_is_trained_filmed_resumed_and_e
 @pytest.mark.full
 def test_a_task_and_a_callback_that_change_their_process_are_trained_and_resumed(folder):
     task = ("--env.name", "jax/hostile.py:Task", "--callbacks", "hostile.py:callback")
-    train_film_resume_evaluate(folder, *task)
+    train_video_resume_evaluate(folder, *task)
     teacher = ("--pretrain.teacher", "run", "--pretrain.updates", "1")
     words = ("--run_dir", "student", *SMALL, "--total_timesteps", "256")
     assert "imitated run for 1 updates" in command(folder, "train", *task, *teacher, *words)

@@ -1,4 +1,4 @@
-"""Films: what is drawn, how it is written, and what is refused."""
+"""Videos: what is drawn, how it is written, and what is refused."""
 
 import importlib
 import itertools
@@ -71,25 +71,25 @@ def test_gif_has_the_thinned_frames_and_they_differ(cartpole, tmp_path):
     from PIL import Image, ImageSequence
 
     task, states = cartpole
-    path = video.record(task, states, tmp_path / "film.gif", title="cartpole")
+    path = video.record(task, states, tmp_path / "video.gif", title="cartpole")
     with Image.open(path) as image:
-        film = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(image)]
+        recorded = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(image)]
         assert image.info["duration"] == 40  # 50 states a second, every second one drawn
-    assert len(film) == 11
-    assert all((a != b).any() for a, b in itertools.pairwise(film))
+    assert len(recorded) == 11
+    assert all((a != b).any() for a, b in itertools.pairwise(recorded))
 
 
 def test_mp4_decodes_with_every_frame_at_real_time(cartpole, tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
     task, states = cartpole
-    path = video.record(task, states, tmp_path / "film.mp4")
+    path = video.record(task, states, tmp_path / "video.mp4")
     command = [ffmpeg, "-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
     assert re.search(rb"yuv420p.* 640x480.* 50 fps", done.stderr)
-    film = np.frombuffer(done.stdout, np.uint8).reshape(-1, 480, 640, 3)
-    assert len(film) == 21
+    recorded = np.frombuffer(done.stdout, np.uint8).reshape(-1, 480, 640, 3)
+    assert len(recorded) == 21
     drawn = video.frames(task, states)
-    assert np.abs(film[20, 30:].astype(float) - drawn[20][30:]).mean() < 3
+    assert np.abs(recorded[20, 30:].astype(float) - drawn[20][30:]).mean() < 3
 
 
 def test_odd_sizes_are_padded_for_the_codec(tmp_path):
@@ -102,7 +102,7 @@ def test_odd_sizes_are_padded_for_the_codec(tmp_path):
 def test_html_plays_without_a_network(cartpole, tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     task, states = cartpole
-    path = video.record(task, states, tmp_path / "film.html", title="a <b> title")
+    path = video.record(task, states, tmp_path / "video.html", title="a <b> title")
     page = path.read_text(encoding="utf-8")
     assert "a &lt;b&gt; title" in page
     assert "data:video/mp4;base64," in page
@@ -126,7 +126,7 @@ def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
 
 
 @pytest.mark.toy
-def test_thinned_films_begin_with_the_first_state_and_end_with_the_last(tmp_path):
+def test_thinned_videos_begin_with_the_first_state_and_end_with_the_last(tmp_path):
     drawn = []
 
     class Task(Adapted):
@@ -136,7 +136,7 @@ def test_thinned_films_begin_with_the_first_state_and_end_with_the_last(tmp_path
             drawn.extend(states)
             return (np.zeros((height, width, 3), np.uint8) for _ in states)
 
-    video.record(Task(), list(range(13)), tmp_path / "film.gif")
+    video.record(Task(), list(range(13)), tmp_path / "video.gif")
     assert drawn == [0, 5, 10, 12]
 
 
@@ -158,12 +158,12 @@ def test_words_are_in_the_upper_corners_and_cover_nothing_else():
 def test_every_kind_of_task_is_drawn_in_the_asked_size(name):
     if name.startswith("gymnax"):
         pytest.importorskip("gymnax")
-    film = video.frames(*episode(name, 2), height=120, width=160)
-    assert [(f.shape, f.dtype) for f in film] == 3 * [((120, 160, 3), np.uint8)]
-    assert (film[0] != film[2]).any()
+    recorded = video.frames(*episode(name, 2), height=120, width=160)
+    assert [(f.shape, f.dtype) for f in recorded] == 3 * [((120, 160, 3), np.uint8)]
+    assert (recorded[0] != recorded[2]).any()
 
 
-def film(model, states, height=120, width=160):
+def draw_frames(model, states, height=120, width=160):
     return mujoco_scene.draw(model, states, height=height, width=width)
 
 
@@ -176,7 +176,7 @@ def opengl():
 @pytest.mark.usefixtures("opengl")
 def test_renderer_shows_the_robot_move_with_its_joint(model):
     states = [(np.array([angle]), None, None) for angle in (0.0, np.pi / 2, 0.0)]
-    frames = list(film(model, states))
+    frames = list(draw_frames(model, states))
     assert [(f.shape, f.dtype) for f in frames] == 3 * [((120, 160, 3), np.uint8)]
     across, down, _ = (np.argwhere(red(f)) for f in frames)
     assert len(across) > 100
@@ -194,7 +194,7 @@ def test_motion_capture_bodies_are_drawn_where_a_pose_has_them():
     </worldbody></mujoco>""")
     turn = np.array([[1.0, 0, 0, 0]])
     places = (np.array([[x, 0.0, 0.0]]) for x in (-0.3, 0.3))
-    left, right = film(model, [(np.zeros(0), place, turn) for place in places])
+    left, right = draw_frames(model, [(np.zeros(0), place, turn) for place in places])
     assert np.argwhere(red(left))[:, 1].mean() < 80 < np.argwhere(red(right))[:, 1].mean()
 
 
@@ -202,14 +202,14 @@ def test_motion_capture_bodies_are_drawn_where_a_pose_has_them():
 def test_without_opengl_a_sentence_names_the_variable(value, model, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", value)
     with pytest.raises(ValueError, match=f"MUJOCO_GL = {value}: MuJoCo cannot draw .* Unset it"):
-        list(film(model, [(np.zeros(1), None, None)]))
+        list(draw_frames(model, [(np.zeros(1), None, None)]))
 
 
 def test_without_opengl_a_sentence_names_the_packages(model, monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(mujoco_scene, "GL_BACKENDS", ("off",))
     with pytest.raises(ValueError, match="Run: apt install libosmesa6"):
-        list(film(model, [(np.zeros(1), None, None)]))
+        list(draw_frames(model, [(np.zeros(1), None, None)]))
 
 
 @pytest.mark.parametrize("family", ["brax", "playground"])
@@ -224,8 +224,8 @@ def test_an_opengl_that_does_not_load_gets_one_sentence_in_place_of_a_traceback(
 
 
 @pytest.mark.usefixtures("opengl")
-def test_a_driver_that_dies_ends_the_film_with_a_sentence_and_not_the_run(model):
-    frames = film(model, [(np.zeros(1), None, None)] * 500)
+def test_a_driver_that_dies_ends_the_video_with_a_sentence_and_not_the_run(model):
+    frames = draw_frames(model, [(np.zeros(1), None, None)] * 500)
     next(frames)
     children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
     for pid in itertools.chain(*children):
@@ -292,9 +292,9 @@ def test_brax_is_drawn_from_its_joint_positions():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("film.avi", r"film\.avi: a film ends in \.mp4, \.gif or \.html"),
-        ("film", r"a film ends in \.mp4, \.gif or \.html"),
-        ("absent/film.gif", r"the folder .*absent does not exist"),
+        ("video.avi", r"video\.avi: a video ends in \.mp4, \.gif or \.html"),
+        ("video", r"a video ends in \.mp4, \.gif or \.html"),
+        ("absent/video.gif", r"the folder .*absent does not exist"),
     ],
 )
 def test_bad_targets_are_refused_in_a_sentence(name, sentence, tmp_path):
@@ -306,4 +306,4 @@ def test_bad_targets_are_refused_in_a_sentence(name, sentence, tmp_path):
 def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):
-        video.check_target(tmp_path / "film.gif")
+        video.check_target(tmp_path / "video.gif")

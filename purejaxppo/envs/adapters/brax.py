@@ -100,7 +100,7 @@ class BraxTask(mjx.Robot):
 
         model = getattr(self._system(), "mj_model", None)
         if model is None:
-            return charts.film([state.obs for state in states], height=height, width=width)
+            return charts.frames([state.obs for state in states], height=height, width=width)
         poses = [(state.pipeline_state.q, None, None) for state in states]
         return mujoco_scene.draw(model, poses, height=height, width=width)
 

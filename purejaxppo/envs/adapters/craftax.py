@@ -23,8 +23,8 @@ from purejaxppo.envs.options import checked, from_values
 from purejaxppo.envs.quiet import CHANGING_PROCESS
 from purejaxppo.spaces import Box, Discrete
 
-FILM_SIZE = 16
-"""Pixels of a block's side in films, as in the simulator's own pictures of blocks."""
+BLOCK_SIZE = 16
+"""Pixels of a block's side in videos, as in the simulator's own images of blocks."""
 NEVER = 2**31 - 1
 
 
@@ -123,7 +123,7 @@ class CraftaxTask(Adapted):
         """Frames by the simulator's own renderer."""
         from purejaxppo.video import charts
 
-        render = _renderer(self.classic, FILM_SIZE)
+        render = _renderer(self.classic, BLOCK_SIZE)
         picture = jax.jit(lambda state: _bytes(render(state)))
         for state in states:
             image = np.asarray(picture(state))

@@ -259,11 +259,11 @@ class GymnaxTask(Adapted):
 
         name = self.env.name
         if name in classic.DRAWINGS:
-            return classic.film(name, states, self.params, height=height, width=width)
+            return classic.frames(name, states, self.params, height=height, width=width)
         key = jax.random.key(0)  # only for noise that some observations carry
         observe = jax.jit(lambda state: self.env.get_obs(state, params=self.params, key=key))
         observations = [jax.device_get(observe(state)) for state in states]
-        return charts.film(observations, height=height, width=width)
+        return charts.frames(observations, height=height, width=width)
 
 
 FAMILY = Family(

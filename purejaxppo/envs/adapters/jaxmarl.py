@@ -329,10 +329,10 @@ class JaxMarlTask(Adapted):
             return (fit(tiles, height, width) for tiles in self._tiles(states))
         name = self.name.partition("_")[0].partition("-")[0].lower()
         if name in ("jaxnav", "mpe", "smax"):
-            return discs.film(name, self.env, states, height=height, width=width)
+            return discs.frames(name, self.env, states, height=height, width=width)
         if name == "hanabi":
             states = [state.fireworks for state in states]  # colours by ranks
-        return charts.film(states, height=height, width=width)
+        return charts.frames(states, height=height, width=width)
 
     def _tiles(self, states: Sequence[EnvState]) -> Iterator[np.ndarray]:
         """JaxMARL's pictures of a kitchen."""

@@ -42,7 +42,7 @@ def import_mujoco() -> None:
             raise
         raise ValueError(
             f"MUJOCO_GL = {backend}: MuJoCo cannot be imported with it ({error}). Unset it: "
-            f"training does not need OpenGL, and films try EGL and OSMesa."
+            f"training does not need OpenGL, and videos try EGL and OSMesa."
         ) from error
 
 

@@ -155,7 +155,7 @@ class Particles(Adapted):
         """Frames: agents in the colour of their role, landmarks or obstacles."""
         from purejaxppo.video import discs
 
-        return discs.film("particles", self, states, height=height, width=width)
+        return discs.frames("particles", self, states, height=height, width=width)
 
 
 @dataclass(frozen=True)

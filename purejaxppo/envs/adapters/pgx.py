@@ -144,7 +144,7 @@ def _board(env: Any) -> Box:
     return Box(tuple(seen.shape), *bounds, str(seen.dtype))
 
 
-def _film(
+def _frames(
     env: Any, states: Iterable[Any], height: int, width: int, player: int = 0
 ) -> Iterator[np.ndarray]:
     """Frames of pgx states, which do not hold what a player observes of them."""
@@ -152,7 +152,7 @@ def _film(
 
     observe = jax.jit(lambda state: env._observe(state, jnp.int32(player)))
     boards = [jax.device_get(observe(state)) for state in states]
-    return charts.film(boards, height=height, width=width)
+    return charts.frames(boards, height=height, width=width)
 
 
 class SinglePlayer(Adapted):
@@ -193,7 +193,7 @@ class SinglePlayer(Adapted):
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: the planes of the observation in colours."""
-        return _film(self.env, states, height, width)
+        return _frames(self.env, states, height, width)
 
 
 class MultiplayerGame(Adapted):
@@ -253,7 +253,7 @@ class MultiplayerGame(Adapted):
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: the board's planes as the first player sees them, in colours."""
-        return _film(self.env, states, height, width)
+        return _frames(self.env, states, height, width)
 
 
 class Seated(NamedTuple):
@@ -340,7 +340,7 @@ class Against(Adapted):
         """Frames of an episode: the board's planes as the agent sees them, in colours."""
         states = list(states)
         games, seat = [state.game for state in states], int(states[0].seat)
-        return _film(self.game.env, games, height, width, seat)
+        return _frames(self.game.env, games, height, width, seat)
 
 
 FAMILY = Family(

@@ -77,7 +77,7 @@ class FrameSource(Adapted):
             return (fit(state.pixels(), height, width) for state in states)
         from purejaxppo.video import charts
 
-        return charts.film(states, height=height, width=width)
+        return charts.frames(states, height=height, width=width)
 
 
 @contextlib.contextmanager
@@ -185,7 +185,7 @@ class HostEnv(Env):
         return Picture.of(picture)
 
     def shown(self, obs: Any) -> Any:
-        """Picture of environment 0's observation in films, where the simulator has none."""
+        """Picture of environment 0's observation in videos, where the simulator has none."""
         return obs
 
     @property

@@ -87,7 +87,7 @@ def make(
     *,
     seed: int,
     evaluation: bool = False,
-    film: bool = False,
+    render: bool = False,
     first: int = 0,
 ) -> HostEnv:
     """`num_envs` environments of the task called `name`.
@@ -98,7 +98,7 @@ def make(
         num_envs: N.
         seed: of the environments; EnvPool takes it when a pool is made, and never again.
         evaluation: whole games with their true scores.
-        film: pictures will be requested.
+        render: frames will be requested.
         first: the number that the first environment has in a larger batch.
 
     Raises:
@@ -129,7 +129,7 @@ def make(
         seeds = _seeds(begin + (SEED_STRIDE // 2 if evaluation else 0), count)
         return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, native)
 
-    if film:
+    if render:
         options |= _picture(name)
     env = HostEnv(
         make_pool,

@@ -76,7 +76,7 @@ def make(
     *,
     seed: int,
     evaluation: bool = False,
-    film: bool = False,
+    render: bool = False,
     first: int = 0,
 ) -> HostEnv:
     """`num_envs` environments of the task called `name`.
@@ -87,7 +87,7 @@ def make(
         num_envs: N.
         seed: of the global generators of worker processes; environments are seeded from the key.
         evaluation: other streams of these generators.
-        film: pictures will be requested; one environment in this process.
+        render: frames will be requested; one environment in this process.
         first: the number that the first environment has in a larger batch.
 
     Raises:
@@ -107,7 +107,7 @@ def make(
         mask=ours["mask"],
     )
     workers = Workers(config.name, maker, ours)
-    return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, film=film)
+    return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, render=render)
 
 
 class Workers:
@@ -139,7 +139,7 @@ class Workers:
         seed: int,
         evaluation: bool = False,
         first: int = 0,
-        film: bool = False,
+        render: bool = False,
     ) -> HostEnv:
         """Makes a batch of `num_envs` environments.
 
@@ -148,12 +148,12 @@ class Workers:
             seed: of the run, for the global generators of worker processes.
             evaluation: other streams of these generators, and no warnings about observations.
             first: the number that the first environment has in a larger batch.
-            film: pictures will be requested; one environment in this process.
+            render: frames will be requested; one environment in this process.
         """
         info = self.info
         seed = 2 * seed + evaluation
         warns_as = "" if evaluation or first else self.name
-        solo = Solo(self.maker) if film else None
+        solo = Solo(self.maker) if render else None
 
         def make_pool(count: int, update: int) -> Pool:
             if solo:

@@ -44,7 +44,7 @@ def make(
     *,
     seed: int,
     evaluation: bool = False,
-    film: bool = False,
+    render: bool = False,
     first: int = 0,
 ) -> WorldsEnv:
     """`num_envs` rows of worlds of the environment called `name`.
@@ -55,7 +55,7 @@ def make(
         num_envs: N, of all agents.
         seed: of the global generators of worker processes; worlds are seeded from the key.
         evaluation: other streams of these generators; N is rounded up to whole worlds.
-        film: pictures will be requested; one world in this process.
+        render: frames will be requested; one world in this process.
         first: the number that the first row has in a larger batch.
 
     Raises:
@@ -79,7 +79,9 @@ def make(
     assert team is not None
     num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
     first_world = first // num_envs * num_worlds
-    worlds = workers.env(num_worlds, seed=seed, evaluation=evaluation, first=first_world, film=film)
+    worlds = workers.env(
+        num_worlds, seed=seed, evaluation=evaluation, first=first_world, render=render
+    )
     return WorldsEnv(worlds, team)
 
 

@@ -639,7 +639,7 @@ def test_shards_of_a_host_simulator_are_refused(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name", ["envpool/Pong-v5", pytest.param("gymnasium/Hopper-v5", marks=pytest.mark.full)]
 )
-def test_an_episode_can_be_filmed_without_a_display(name, make_config, key, monkeypatch):
+def test_an_episode_can_be_recorded_without_a_display(name, make_config, key, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     agent = Agent(make_config(env={"name": name, "max_episode_steps": 12}), AgentState({}, None))
     agent = replace(agent, state=jax.jit(agent.policy.init)(key))

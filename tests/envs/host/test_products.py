@@ -85,7 +85,7 @@ def test_hybrid_actions_of_vmapped_seeds_fold_into_one_pool():
     np.testing.assert_allclose(out.reward, [PAID] * 3, rtol=1e-6)
 
 
-def test_an_agent_of_hybrid_actions_trains_and_is_filmed():
+def test_an_agent_of_hybrid_actions_trains_and_is_recorded():
     overrides = {
         "env.name": f"gymnasium/{EXAMPLE_ENVS}:Hybrid",
         "env.num_envs": 4,

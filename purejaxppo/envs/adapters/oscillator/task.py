@@ -271,7 +271,7 @@ class Oscillator(Adapted):
             }
             for state in states
         ]
-        return charts.film(seen, height=height, width=width)
+        return charts.frames(seen, height=height, width=width)
 
 
 def _append(history: jax.Array, value: jax.Array) -> jax.Array:

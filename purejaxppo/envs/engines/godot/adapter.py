@@ -57,7 +57,7 @@ def make(
     *,
     seed: int,
     evaluation: bool = False,
-    film: bool = False,
+    render: bool = False,
     first: int = 0,
 ) -> HostEnv:
     """`num_envs` agents of as many games as have them.
@@ -68,7 +68,7 @@ def make(
         num_envs: N, of all agents.
         seed: of the games' generators, with their numbers.
         evaluation: other seeds; N is rounded up to whole games.
-        film: the game draws frames in a window; without a display, films show observations of
+        render: the game draws frames in a window; without a display, videos show observations of
             the first agent.
         first: the number that the first row has in a larger batch.
 
@@ -79,9 +79,9 @@ def make(
     """
     _check_limit(config)
     options = with_defaults(config.options, OPTIONS)
-    filmed = film and name != EDITOR and _has_display_for_film(config.name)
-    launch = _launch(name, config.name, options | {"show": options["show"] or filmed})
-    launch = replace(launch, film=filmed)
+    recorded = render and name != EDITOR and _has_display_for_video(config.name)
+    launch = _launch(name, config.name, options | {"show": options["show"] or recorded})
+    launch = replace(launch, record=recorded)
 
     editor = name == EDITOR
 
@@ -112,13 +112,13 @@ def make(
     return GameEnv(make_games, layout, count, waiting, editor=editor)
 
 
-def _has_display_for_film(name: str) -> bool:
-    """True if there is a display; otherwise warns what the film shows."""
+def _has_display_for_video(name: str) -> bool:
+    """True if there is a display; otherwise warns what the video shows."""
     there = has_display()
     if not there:
         notice.warning(
-            "%s: no display was found, so the film shows the observations of the first agent. Run "
-            "the command within xvfb-run to film the game itself.",
+            "%s: no display was found, so the video shows the observations of the first agent. Run "
+            "the command within xvfb-run to record the game itself.",
             name,
         )
     return there

@@ -37,14 +37,14 @@ class Launch:
         timeout: seconds to connect, and for an answer.
         restarts: largest number of restarts of games that end, hang or send invalid messages.
         port: to listen on; 0: a free one for each game.
-        film: games write a picture of each of their frames; needs a display.
+        record: games write an image of each of their frames; needs a display.
     """
 
     command: tuple[str, ...]
     timeout: float
     restarts: int = 0
     port: int = 0
-    film: bool = False
+    record: bool = False
 
 
 class Game:
@@ -70,7 +70,7 @@ class Game:
             port = self._server.getsockname()[1]
             program, *arguments = launch.command
             folder = new_folder()
-            if launch.film:
+            if launch.record:
                 self._frames = folder
                 arguments = ["--write-movie", str(self._frames / "f.png"), *arguments]
             command = [program, *arguments, f"--port={port}", f"--env_seed={seed}"]
@@ -208,7 +208,7 @@ class Game:
         return obs
 
     def picture(self) -> np.ndarray | None:
-        """The frame that was drawn last, uint8 [H, W, 3]; None of a game that is not filmed.
+        """The frame that was drawn last, uint8 [H, W, 3]; None of a game that is not recorded.
 
         Frames are files, of which all earlier ones are removed.
         """

@@ -113,7 +113,7 @@ class Games:
         return [engine.pid for engine in engines if isinstance(engine, GameProcess)]
 
     def picture(self) -> np.ndarray | None:
-        """The first game's last frame, uint8 [H, W, 3]; None if it is not filmed."""
+        """The first game's last frame, uint8 [H, W, 3]; None if it is not recorded."""
         return self._games[0].picture()
 
     def close(self) -> None:

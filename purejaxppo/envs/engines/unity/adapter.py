@@ -73,7 +73,7 @@ def make(
     *,
     seed: int,
     evaluation: bool = False,
-    film: bool = False,
+    render: bool = False,
     first: int = 0,
 ) -> HostEnv:
     """`num_envs` rows of players.
@@ -84,7 +84,7 @@ def make(
         num_envs: N, of all slots; rounded up to whole players in an evaluation.
         seed: of the players' generators.
         evaluation: other streams of these generators.
-        film: ignored: players draw in windows of their own, and films show what agents observe.
+        render: ignored: builds draw in their own windows, and videos show what agents observe.
         first: the number that the first row has in a larger batch.
 
     Raises:
@@ -92,7 +92,7 @@ def make(
             a whole number of players.
         SimulatorError: the player does not start, or is not a player of ML-Agents.
     """
-    del film
+    del render
     if config.max_episode_steps:
         raise ValueError(
             f"env.max_episode_steps = {config.max_episode_steps} is not supported by "

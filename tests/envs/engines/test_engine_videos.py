@@ -1,4 +1,4 @@
-"""Films of games: what agents observe, and Godot's own pictures where there is a display."""
+"""Videos of games: what agents observe, and Godot's own pictures where there is a display."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ total_timesteps: 16
 """
 
 
-def film(folder, name, **options):
+def record_episode(folder, name, **options):
     """(pictures or observations, rewards) of an episode of an agent that has hardly learned."""
     file = folder / "small.yaml"
     file.write_text(CONFIG.format(name=name, options=json.dumps(options)))
@@ -66,12 +66,12 @@ def test_the_first_image_of_an_observation_is_found_in_its_colours():
 
 
 @pytest.mark.full
-def test_a_player_with_cameras_is_filmed_by_what_its_first_agent_sees(tmp_path):
+def test_a_player_with_cameras_is_recorded_by_what_its_first_agent_sees(tmp_path):
     pytest.importorskip("grpc")
     path = make_player(tmp_path)
     arguments = "--camera stacked --agents 2 --parameter goal --length 3"
     options = {"arguments": arguments, "timeout": 20.0, "parameters.goal": 0.25}
-    _, pictures, rewards = film(tmp_path, f"unity/{path}", **options)
+    _, pictures, rewards = record_episode(tmp_path, f"unity/{path}", **options)
     assert len(pictures) == 4 and len(rewards) == 3
     for picture in pictures:  # shades of 100 (1 + goal), inverted in the newer one of two
         assert picture.shape == (8, 12, 3) and picture.dtype == np.uint8
@@ -83,18 +83,18 @@ def test_a_player_with_cameras_is_filmed_by_what_its_first_agent_sees(tmp_path):
     assert (np.abs(frame.astype(int) - 130).max(-1) < 8).mean() > 0.3  # enlarged
 
 
-def test_a_game_without_a_display_is_filmed_by_what_its_first_agent_sees(
+def test_a_game_without_a_display_is_recorded_by_what_its_first_agent_sees(
     tmp_path, no_display, caplog
 ):
     options = {"arguments": "--obs=camera", "timeout": 10.0}
-    _, pictures, rewards = film(tmp_path, f"godot/{GAME}", **options)
+    _, pictures, rewards = record_episode(tmp_path, f"godot/{GAME}", **options)
     assert len(pictures) == len(rewards) + 1
     assert all(picture.shape == (3, 4, 3) for picture in pictures)
     assert {tuple(pixel) for picture in pictures for pixel in picture.reshape(-1, 3).tolist()} == {
         *((0, 0, 0), (0, 1, 2), (4, 5, 6), (8, 9, 10))
     }
     (said,) = [record.getMessage() for record in caplog.records if "display" in record.getMessage()]
-    assert "no display was found, so the film shows the observations of the first agent" in said
+    assert "no display was found, so the video shows the observations of the first agent" in said
 
 
 @pytest.mark.toy
@@ -113,10 +113,10 @@ display = pytest.mark.skipif(
 @pytest.mark.full
 @engine
 @display
-def test_a_film_of_a_game_is_made_of_the_engines_own_pictures(tmp_path):
+def test_a_video_of_a_game_is_made_of_the_engines_own_pictures(tmp_path):
     shutil.copytree(GAMES / "chase", tmp_path / "chase")
     options = {"godot": str(ENGINE), "timeout": 60.0, "arguments": "--arenas=2"}
-    task, states, rewards = film(tmp_path, f"godot/{tmp_path / 'chase'}", **options)
+    task, states, rewards = record_episode(tmp_path, f"godot/{tmp_path / 'chase'}", **options)
     pictures = [state.pixels() for state in states]
     assert len(pictures) == len(rewards) + 1
     assert {picture.shape for picture in pictures} == {(320, 640, 3)}
@@ -135,7 +135,7 @@ def test_frames_are_removed_once_a_later_one_is_there(tmp_path):
     shutil.copytree(GAMES / "catch", tmp_path / "catch")
     flags = ("--path", str(tmp_path / "catch"), "--fixed-fps", "60", "--players=2")
     how = launch(*flags, program=ENGINE, timeout=60.0)
-    how = godot.replace(how, film=True)
+    how = godot.replace(how, record=True)
     with contextlib.closing(Games(how, 5)) as games:
         games.reset(0)
         for _ in range(5):
