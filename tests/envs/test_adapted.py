@@ -1,4 +1,4 @@
-"""What a task may offer: defaults of custom tasks, and what wrappers take over."""
+"""Optional attributes of tasks: defaults of custom tasks, and forwarding by wrappers."""
 
 import copy
 
@@ -43,7 +43,7 @@ class Slope:
         return state, TaskStep(state, state[0], jnp.array(False), jnp.array(False))
 
 
-def test_a_plain_task_has_the_default_of_everything_that_it_does_not_define():
+def test_a_plain_task_gets_defaults_for_missing_attributes():
     task = adapted(Walk())
     assert isinstance(task, Adapted) and adapted(task) is task
     assert (task.max_episode_steps, task.cheap_reset) == (8, True)
@@ -52,7 +52,7 @@ def test_a_plain_task_has_the_default_of_everything_that_it_does_not_define():
     assert task.unwrap("state") == "state" and task.to_simulator(3) == 3
 
 
-def test_what_a_plain_task_defines_is_taken_over():
+def test_attributes_of_a_plain_task_are_kept():
     task = adapted(Slope())
     assert (task.success_above, task.fresh_fraction, task.parameters) == (3.0, 0.5, {"slope": 2.0})
     assert task.max_episode_steps == 0
@@ -60,7 +60,7 @@ def test_what_a_plain_task_defines_is_taken_over():
 
 
 @pytest.mark.parametrize("name", [name for name in INTERFACE if name != "success_above"])
-def test_wrappers_take_over_what_a_task_offers(name):
+def test_wrappers_forward_the_attributes_of_a_task(name):
     offered = {"draw_parameters": lambda key: {}, "agents": ("a",), "frame_rate": 3.0}
     task = adapted(Slope())
     for attribute, value in offered.items():
@@ -70,7 +70,7 @@ def test_wrappers_take_over_what_a_task_offers(name):
         assert outer == value
 
 
-def test_only_wrappers_that_keep_returns_keep_what_counts_as_success():
+def test_only_wrappers_that_keep_returns_keep_success_above():
     assert Wrapper(Slope()).success_above is None
     assert SameReturns(Slope()).success_above == 3.0
     assert TimeLimit(Slope(), 5).success_above == 3.0
@@ -86,7 +86,7 @@ def test_a_wrapper_of_an_adjusted_task_is_the_same_wrapper(key):
     assert copy.copy(repeated).length == copy.copy(adapted(Slope())).length == 7
 
 
-def test_an_adjusted_custom_task_has_the_defaults_of_what_it_does_not_define(key):
+def test_an_adjusted_custom_task_gets_defaults_for_missing_attributes(key):
     steeper = vary(adapted(Slope()), {}, {"slope": 5.0})
     assert (steeper.agents, steeper.length) == ((), 7)
     state, _ = steeper.reset(key)
@@ -94,7 +94,7 @@ def test_an_adjusted_custom_task_has_the_defaults_of_what_it_does_not_define(key
     assert TimeLimit(Slope(), 6).adjusted({"slope": 5.0}).unwrap((state, 0)) is state
 
 
-def test_the_frame_rate_of_repeated_actions_counts_steps():
+def test_action_repeat_divides_the_frame_rate():
     task = adapted(Slope())
     task.frame_rate = 30.0
     assert ActionRepeat(TimeLimit(task, 6), 3).frame_rate == 10.0

@@ -1,4 +1,4 @@
-"""One contract that every registered environment keeps, checked on recorded random rollouts."""
+"""The contract of all registered environments, checked on recorded random rollouts."""
 
 import functools
 import importlib.util
@@ -122,7 +122,7 @@ PLAYGROUND = (
     "PointMass",
     "ReacherEasy",
 )
-"""Of the DeepMind control suite what compiles quickly."""
+"""Tasks of the DeepMind control suite that compile quickly."""
 ENVPOOL = (
     "CartPole-v1",
     "Pendulum-v1",
@@ -207,7 +207,7 @@ ONE_OF_EACH_KIND = {
     "playground/CartpoleBalance": "MJX",
     "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
-"""What `make test` records, and why; `make test-all` records all, but for `ALIKE`."""
+"""Tasks that `make test` records, and why. `make test-all` records all except `ALIKE`."""
 BODIES = ("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum")
 SIZES = {
     "brax": (*BODIES, "pusher", "walker2d"),
@@ -232,11 +232,11 @@ SIZES = {
     ),
 }
 ALIKE = {f"{family}/{name}" for family, names in SIZES.items() for name in names}
-"""Other bodies and sizes of environments that are recorded, which `-m slow` records."""
-DEAR = {"craftax"}
-"""Families of which `make test` records nothing: a world takes long to compile."""
+"""Other bodies and sizes of recorded environments. `-m slow` records them."""
+EXPENSIVE = {"craftax"}
+"""Families that `make test` does not record, because they compile slowly."""
 GAMES = {"godot", "unity"}
-"""Families of games that are programs of their own: tests/envs/host has theirs."""
+"""Families of exported games, which tests/envs/engines covers."""
 
 ALL = [
     *(("dummy/" + name, "") for name in ("vector", "pixels", "constant", "choices")),
@@ -289,12 +289,12 @@ ONE_START = {
 }
 """Tasks whose first observation is always the same."""
 MOSTLY_ONE_START = {f"xminigrid/MiniGrid-Memory{size}" for size in ("S16", "S32", "S64", "S128")}
-"""Corridors, of which an agent mostly sees the middle when an episode begins."""
+"""Corridors in which an agent mostly sees the middle at the start of an episode."""
 
 
 def parameter(name, backend):
     task = f"{name}-{backend}" if backend else name
-    # Several workers share this file: each recording is made by one of them.
+    # Several workers share this file, and one of them makes each recording.
     group = pytest.mark.xdist_group(f"contract-{task}")
     if name in ONE_OF_EACH_KIND and not backend:
         return pytest.param((name, backend), id=task, marks=group)
@@ -302,7 +302,7 @@ def parameter(name, backend):
 
 
 def allowed_action(space, key, obs, num_envs):
-    """A random action; of those that a row's mask allows, if it has one."""
+    """Return a random action that the mask of each row allows."""
     if isinstance(obs, dict) and isinstance(space, spaces.Discrete) and spaces.MASK in obs:
         return jax.random.categorical(key, jnp.log(obs[spaces.MASK].astype(jnp.float32)))
     return random_action(space, key, num_envs)
@@ -327,9 +327,9 @@ def size(space):
 
 
 class Disturbed(Env):
-    """An environment that is given other actions on reset rows if `disturb`.
+    """An environment that gets other actions on reset rows if `disturb`.
 
-    `kinds` are those of what its first step was given and gave back.
+    `kinds` are the types of the first step's arguments and results.
     """
 
     def __init__(self, env, disturb):
@@ -350,16 +350,16 @@ def kinds(tree):
 
 
 def ignored(state):
-    """Whose actions the next step does not look at: bool [N]."""
+    """Return the rows whose actions the next step ignores: bool [N]."""
     if isinstance(state, WorldsState):
         return (state.worlds.done[:, None] | ~state.alive).ravel()
     return state.done
 
 
 def valid_after(done, num_agents):
-    """The rows that are valid, given where agents are done and that the first row is valid.
+    """Return the valid rows, given where agents are done. The first row is valid.
 
-    An agent that is done is out until all of its world are, and one row more.
+    A done agent stays invalid until all agents of its environment are done, and one row more.
     """
     worlds = done.reshape(len(done), -1, num_agents)
     valid, alive = np.zeros(worlds.shape, bool), np.ones(worlds.shape[1:], bool)
@@ -386,7 +386,7 @@ def make(name, backend="", limit=LIMIT):
 
 
 def whole_worlds(config):
-    """A number of rows: 3 where these are whole worlds, else two worlds."""
+    """Return a number of rows: 3 if these are whole environments, otherwise two environments."""
     if not config.name.startswith("jaxmarl/") and config.name != "pgx/kuhn_poker":
         return NUM_ENVS
     num_agents = len(registry.make_task(config).agents)
@@ -395,14 +395,14 @@ def whole_worlds(config):
 
 @pytest.fixture(scope="module", autouse=True)
 def xland_rulesets(tmp_path_factory):
-    """XLand's tasks need a file."""
+    """Write the file of rulesets that XLand's tasks need."""
     if importlib.util.find_spec("xminigrid"):
         path = rulesets.write(tmp_path_factory.mktemp("xland"))
         OPTIONS.update({f"xminigrid/{n}": {"benchmark": path} for n in MINIGRID if "XLand" in n})
 
 
 class Recording:
-    """A random rollout: arrays [T, N], `obs` and `start` with one row more."""
+    """A random rollout: arrays [T, N], `obs` and `start` with one more row."""
 
     def __init__(self, name, backend="", limit=LIMIT):
         self.env = make(name, backend, limit)
@@ -424,7 +424,7 @@ class Recording:
         if registry.on_host(EnvConfig(name=name)):
             twins = self.each_in_its_own(run, lambda: make(name, backend, limit))
         else:
-            program = jax.jit(run)  # not vmapped: that takes longer to trace and to compile
+            program = jax.jit(run)  # not vmapped, because that is slower to trace and compile
             twins = [program(jax.random.key(3), jnp.array(other)) for other in (False, True)]
         (end, self.rows, self.episodes), self.twin = jax.device_get(twins)
         self.obs = jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), self.rows.obs, end)
@@ -432,25 +432,25 @@ class Recording:
         self.length = running_length(self.rows.valid)
 
     def each_in_its_own(self, run, make_env):
-        """Each twin in a simulator of its own, made with the same seed."""
+        """Run each twin in its own simulator with the same seed."""
         twins = []
         for disturb in (False, True):
             self.env = make_env()
-            # A function of its own: jit would give back the program of the pool before.
+            # A new function: jit would return the program of the previous pool.
             program = jax.jit(functools.partial(run))
             twins.append(jax.device_get(program(jax.random.key(3), jnp.array(disturb))))
             self.env.close()
         return twins
 
     def starts(self):
-        """(environment, first observation flattened), for every episode."""
+        """Yield (environment, flattened first observation) for every episode."""
         for t, n in zip(*np.nonzero(self.rows.start), strict=True):
             leaves = jax.tree.leaves(jax.tree.map(lambda x, t=t, n=n: x[t, n].ravel(), self.obs))
             yield n, np.concatenate(leaves)
 
 
 def running_length(valid):
-    """Steps of the running episode, this one included; 0 on reset rows."""
+    """Count the steps of the running episode, including this one; 0 on reset rows."""
     length, count = np.zeros(valid.shape, int), np.zeros(valid.shape[1], int)
     for t in range(len(valid)):
         count = np.where(valid[t], count + 1, 0)
@@ -466,7 +466,7 @@ def record(name, backend=""):
 @pytest.fixture(scope="module", params=[parameter(*task) for task in ALL])
 def recording(request):
     yield record(*request.param)
-    drop_large_programs()  # those of all these simulators together take gigabytes
+    drop_large_programs()  # the programs of all these simulators take gigabytes
 
 
 def leaves_with_spaces(obs, space):
@@ -477,7 +477,7 @@ def leaves_with_spaces(obs, space):
         yield obs, space
 
 
-def test_observations_are_as_their_space_says(recording):
+def test_observations_match_their_space(recording):
     for x, space in leaves_with_spaces(recording.obs, recording.spec.observation):
         shape, dtype = {
             spaces.Discrete: lambda s: ((), "int32"),
@@ -492,15 +492,15 @@ def test_observations_are_as_their_space_says(recording):
             assert np.all((x >= 0) & (x < np.array(size(space))))
 
 
-def test_windows_slide(recording):
-    # What lets a rollout keep the series and not the windows.
+def test_windows_slide_by_the_declared_number_of_values(recording):
+    # This lets a rollout store the series instead of the windows.
     for x, space in leaves_with_spaces(recording.obs, recording.spec.observation):
         slide = getattr(space, "slide", 0)
         if slide:
             assert recording.spec.known_starts
             on = recording.rows.valid
             np.testing.assert_array_equal(x[1:, :, :-slide][on], x[:-1, :, slide:][on])
-            # Of 18 starts, the first multiple of 3 from 16 on, each takes one after another.
+            # 18 is the first multiple of 3 from 16 on. Each environment takes 18 starts in turn.
             starts = x[1:][~on].reshape(-1, *space.shape)
             assert 1 < len(np.unique(starts, axis=0)) <= 18
             for n in range(NUM_ENVS):
@@ -517,14 +517,14 @@ def test_rewards_are_finite_float32_and_flags_are_bool(recording):
     assert recording.episodes.diverged == 0
 
 
-def test_an_end_is_one_of_two_kinds_and_on_a_valid_row(recording):
+def test_terminated_and_truncated_exclude_each_other_and_are_on_valid_rows(recording):
     rows = recording.rows
     assert recording.done.any()
     assert not np.any(rows.terminated & rows.truncated)
     assert not np.any(recording.done & ~rows.valid)
 
 
-def test_each_end_is_followed_by_exactly_one_reset_row_that_pays_nothing(recording):
+def test_each_end_is_followed_by_exactly_one_reset_row_with_zero_reward(recording):
     rows = recording.rows
     expected = valid_after(recording.done, recording.spec.num_agents)
     np.testing.assert_array_equal(rows.valid, expected)
@@ -537,7 +537,7 @@ def test_each_end_is_followed_by_exactly_one_reset_row_that_pays_nothing(recordi
 
 
 def test_the_action_of_a_reset_row_is_ignored(recording):
-    # The twin rollout was given other actions on all its reset rows, and on no other.
+    # The twin rollout gets other actions on its reset rows only.
     rows, twin = recording.rows, recording.twin[1]
     assert not rows.valid.all()
     jax.tree.map(np.testing.assert_array_equal, rows, twin)
@@ -557,9 +557,9 @@ def test_starts_differ_between_episodes_and_environments(recording):
     starts = list(recording.starts())
     different = len(np.unique([obs for _, obs in starts], axis=0))
     if recording.name in ONE_START:
-        assert different <= recording.spec.num_agents  # each sees the world from its own place
+        assert different <= recording.spec.num_agents  # each agent has its own view
     elif recording.name.startswith("brax/") or recording.name.startswith("playground/"):
-        # Fresh starts are drawn once per environment and rollout, besides the very first.
+        # Fresh starts are drawn once per environment and rollout, in addition to the first.
         assert different >= 2 * NUM_ENVS
     elif recording.name in MOSTLY_ONE_START:
         many = registry.make(EnvConfig(recording.name, num_envs=256), 256)
@@ -577,7 +577,7 @@ def test_starts_differ_between_episodes_and_environments(recording):
         assert different > 1
 
 
-def test_episode_sums_are_those_of_the_rows(recording):
+def test_episode_sums_equal_the_sums_of_the_rows(recording):
     rows, done = recording.rows, recording.done
     returns, running = 0.0, np.zeros(recording.spec.num_envs)
     for t in range(LENGTH):
@@ -589,14 +589,14 @@ def test_episode_sums_are_those_of_the_rows(recording):
     np.testing.assert_allclose(recording.episodes.return_sum, returns, rtol=1e-4, atol=1e-4)
 
 
-def test_step_gives_back_what_it_takes_weak_types_included(recording):
+def test_step_returns_the_types_that_it_takes_including_weak_types(recording):
     reset, obs, before, after, step = recording.kinds
     assert reset == before == after
     assert step[: len(obs)] == obs
     assert not any(weak for *_, weak in (*after, *step))
 
 
-def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(recording):
+def test_a_correct_constant_value_gives_zero_advantage_except_before_terminations(recording):
     rows, num_rows = recording.rows, recording.spec.num_envs
     gamma, value = 0.75, np.full((LENGTH, num_rows), 4.0, np.float32)  # 4 = 1 / (1 - gamma)
     reward = np.where(rows.valid, np.float32(1), rows.reward)
@@ -613,7 +613,7 @@ def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(record
     assert np.all(advantage[rows.truncated] == 0) and np.all(advantage[~rows.valid] == 0)
 
 
-def test_the_lists_above_are_complete():
+def test_the_lists_of_recorded_tasks_are_complete():
     lists = {
         "brax": BRAX,
         "craftax": CRAFTAX,
@@ -630,7 +630,7 @@ def test_the_lists_above_are_complete():
     assert {(name, "") for name in ALIKE} < set(ALL)
     recorded = {name.partition("/")[0] for name, _ in ALL}
     assert recorded == set(families.ADAPTERS) - GAMES
-    assert recorded - DEAR == {name.partition("/")[0] for name in ONE_OF_EACH_KIND}
+    assert recorded - EXPENSIVE == {name.partition("/")[0] for name in ONE_OF_EACH_KIND}
 
 
 def cartpole_step(state, action):
@@ -647,7 +647,7 @@ def cartpole_step(state, action):
     return state, abs(state[0]) > 2.4 or abs(state[2]) > 12 * 2 * np.pi / 360
 
 
-def test_cartpole_goes_as_its_equations_say_up_to_the_true_last_observation():
+def test_cartpole_follows_its_equations_up_to_the_true_last_observation():
     recording = Recording("gymnax/CartPole-v1", limit=18)
     rows, obs = recording.rows, recording.obs
     assert rows.terminated.any() and rows.truncated.any()
@@ -660,7 +660,7 @@ def test_cartpole_goes_as_its_equations_say_up_to_the_true_last_observation():
         assert np.all(np.abs(obs[t + 1, n]) <= 0.05)
 
 
-def test_brax_goes_as_the_raw_simulator_does_up_to_the_true_last_observation():
+def test_brax_follows_the_raw_simulator_up_to_the_true_last_observation():
     env = make("brax/inverted_pendulum", limit=30)
     raw = env.task.env
     state, obs = jax.jit(env.reset)(jax.random.key(0))
@@ -677,7 +677,7 @@ def test_brax_goes_as_the_raw_simulator_does_up_to_the_true_last_observation():
         np.testing.assert_array_equal(out.terminated[running], by_hand.done[running] > 0)
         ended += [np.abs(out.obs[n, 1]) for n in np.flatnonzero(running & out.terminated)]
         running &= ~np.asarray(out.terminated)
-    assert len(ended) > 1 and min(ended) > 0.2  # it ends when it leans by 0.2
+    assert len(ended) > 1 and min(ended) > 0.2  # an episode ends when the pole leans by 0.2
 
 
 def test_the_jitted_step_is_compiled_once(key):

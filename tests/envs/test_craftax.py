@@ -1,4 +1,4 @@
-"""Craftax: what ends an episode, what a reset costs, options and pictures."""
+"""Craftax: ends of episodes, the cost of a reset, options and rendered frames."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ pytest.importorskip("craftax")
 
 CLASSIC, PIXELS = "craftax/Craftax-Classic-Symbolic-v1", "craftax/Craftax-Classic-Pixels-v1"
 NOOP = 0
-FULL = pytest.mark.full  # what draws pictures
+FULL = pytest.mark.full  # tests that render frames
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ FULL = pytest.mark.full  # what draws pictures
         ),
     ],
 )  # fmt: skip
-def test_spaces_and_limits_are_the_simulators(name, observation, actions, limit):
+def test_spaces_and_limits_equal_the_simulators(name, observation, actions, limit):
     task = registry.make_task(EnvConfig(name))
     assert (task.observation, task.action) == (observation, Discrete(actions))
     assert task.max_episode_steps == limit
@@ -50,13 +50,13 @@ def test_spaces_and_limits_are_the_simulators(name, observation, actions, limit)
         ),
     ],
 )
-def test_wrong_options_are_refused_in_one_sentence(options, said):
+def test_wrong_options_get_a_one_sentence_error(options, said):
     with pytest.raises(ValueError, match=said) as error:
         registry.make_task(EnvConfig(CLASSIC, options=options))
     assert "\n" not in str(error.value)
 
 
-def test_no_world_is_made_inside_a_step(key):
+def test_no_world_is_generated_inside_a_step(key):
     action = jax.ShapeDtypeStruct((4,), jnp.int32)
     envs = [registry.make(EnvConfig(CLASSIC, reset=reset), 4) for reset in ("every_step", "auto")]
     every_step, auto = (
@@ -69,7 +69,7 @@ def test_no_world_is_made_inside_a_step(key):
 
 @pytest.fixture(scope="module")
 def world():
-    """(task, its compiled step, a state at a start) with 3 steps an episode"""
+    """Return (task, compiled step, first state) with 3 steps per episode."""
     task = registry.make_task(EnvConfig(CLASSIC, max_episode_steps=3))
     reset = jax.jit(lambda key: strong_types(task.reset(key)))
     step = jax.jit(lambda key, state, action: strong_types(task.step(key, state, action)))
@@ -86,12 +86,12 @@ def test_the_limit_truncates_and_a_death_terminates(world, key):
     inner, steps = start
     _, out = step(key, (inner.replace(player_health=jnp.int32(0)), steps), jnp.int32(NOOP))
     assert out.terminated and not out.truncated
-    # Beyond the simulator's own limit life goes on.
+    # The simulator's own limit does not end the episode.
     old = (inner.replace(timestep=jnp.int32(20_000)), steps)
     assert not step(key, old, jnp.int32(NOOP))[1].terminated
 
 
-def test_an_achievement_pays_one_and_lost_health_a_tenth(world, key):
+def test_an_achievement_gives_reward_1_and_lost_health_minus_a_tenth(world, key):
     _, step, (inner, steps) = world
     # A sapling in hand, grass to the right.
     row, column = inner.player_position

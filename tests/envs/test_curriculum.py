@@ -1,4 +1,4 @@
-"""Curricula: parameters as functions of a run's progress."""
+"""Curricula: parameters as functions of the progress of a run."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def test_ramps_by_hand(text, progress, value):
     np.testing.assert_allclose([ramp(p) for p in progress], value, rtol=1e-6)
 
 
-def test_a_file_gives_a_function_of_progress(tmp_path):
+def test_a_curriculum_can_be_a_function_in_a_file(tmp_path):
     file = tmp_path / "steps.py"
     file.write_text(
         "import jax.numpy as jnp\ndef gravity(progress):\n    return jnp.floor(4 * progress) + 5\n"
@@ -57,12 +57,12 @@ def test_a_file_gives_a_function_of_progress(tmp_path):
 
 
 def speeds(obs, action, g):
-    """theta-dot after a step of Pendulum-v1 under gravity g, from obs [.., 3] and torque."""
+    """Compute theta-dot after a step of Pendulum-v1 with gravity g, from obs [.., 3] and torque."""
     return np.clip(obs[..., 2] + (1.5 * g * obs[..., 1] + 3.0 * action) * 0.05, -8, 8)
 
 
 @pytest.mark.parametrize("randomize", [{}, pytest.param({"l": 0.0}, marks=pytest.mark.full)])
-def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
+def test_each_update_uses_the_curriculum_value_at_its_progress(make_config, randomize):
     # 4 environments x 12 steps an update, 5 updates: gravity 10, 8, 6, 4, 2, read off the motion.
     config = make_config(
         env={**PENDULUM, "curriculum": {"g": "10 to 0"}, "randomize": randomize},
@@ -73,7 +73,7 @@ def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
     collect = jax.jit(partial(learner.collect, parts))
     state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
     for update in range(5):
-        # What the update's own rollout does is done again here, from the same state.
+        # Repeat the rollout of the update from the same state.
         rollout, key = jax.tree.map(lambda x: x[0], (state.rollout, state.key))
         rows = collect(state.agent, rollout, key, state.update / hp.total_updates).transitions
         obs, went_on = np.asarray(rows.obs), np.asarray(rows.valid)[:-1]
@@ -86,7 +86,7 @@ def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
 
 
 @pytest.mark.usefixtures("optimized")
-def test_a_resumed_run_goes_on_exactly(make_config):
+def test_a_run_with_a_curriculum_resumes_exactly(make_config):
     config = make_config(
         env={**PENDULUM, "curriculum": {"m": "0.5 to 1.0 until 0.8"}, "randomize": {"g": 0.1}},
         total_timesteps=5 * 48,
@@ -101,7 +101,7 @@ def test_a_resumed_run_goes_on_exactly(make_config):
     np.testing.assert_allclose(whole.rollout.env.values["m"], [1.0])
 
 
-def test_evaluations_have_the_end_of_the_curriculum(key):
+def test_evaluations_use_the_end_of_the_curriculum(key):
     config = EnvConfig("gymnax/MemoryChain-bsuite", curriculum={"memory_length": "2 to 9"})
     env = registry.make(config, 3, evaluation=True)
     assert not isinstance(env, CurriculumEnv)
@@ -121,7 +121,7 @@ def test_evaluations_have_the_end_of_the_curriculum(key):
         np.testing.assert_allclose(out.obs.reshape(3, -1)[:, 0], 1 - 1 / length, rtol=1e-6)
 
 
-def test_only_the_parameters_that_there_are(make_config):
+def test_unknown_parameters_are_rejected(make_config):
     for name, message in (
         ("dummy/vector", "has no parameters"),
         ("gymnax/Pendulum-v1", "It has max_speed"),
@@ -138,7 +138,7 @@ def test_only_the_parameters_that_there_are(make_config):
 
 
 @pytest.mark.full
-def test_a_whole_run_from_the_command_line(tmp_path):
+def test_a_curriculum_can_be_set_on_the_command_line(tmp_path):
     run = [
         "--config", "pendulum.yaml", "--env.curriculum", "g", "5 to 10 until 0.5",
         "--env.randomize", "m", "0.2", "--env.num_envs", "4", "--ppo.rollout_length", "16",
@@ -150,7 +150,7 @@ def test_a_whole_run_from_the_command_line(tmp_path):
     assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") > 2
 
 
-def test_the_starts_of_a_curriculums_environments_are_known(key):
+def test_environments_with_a_curriculum_report_their_starts(key):
     env = registry.make(EnvConfig(**PENDULUM, curriculum={"g": "1 to 2"}, reset="every_rollout"), 3)
     state, obs = env.reset(key)
     known, place = env.starts(state)

@@ -1,4 +1,4 @@
-"""Domain randomisation: drawn factors, where they end up, and physics worked by hand."""
+"""Domain randomisation: drawn factors, their effect, and physics by hand."""
 
 from functools import partial
 from typing import ClassVar
@@ -24,11 +24,11 @@ PENDULUM = "gymnax/Pendulum-v1"
 
 
 def full(value):
-    """A parameter of `make test-all` alone."""
+    """Return a test parameter that only `make test-all` runs."""
     return pytest.param(value, marks=pytest.mark.full)
 
 
-def test_factors_lie_in_range_and_fill_it(key):
+def test_factors_are_within_their_range_and_fill_it(key):
     env = registry.make(EnvConfig(PENDULUM, randomize={"m": 0.5, "g": 0.1}), 1000)
     state, _ = jax.jit(env.reset)(key)
     factors, _ = state.task[0]
@@ -42,7 +42,7 @@ def test_factors_lie_in_range_and_fill_it(key):
 
 
 @pytest.mark.parametrize("reset", ["every_step", "every_rollout"])
-def test_each_episode_draws_anew_and_keeps_what_it_drew(key, reset):
+def test_each_episode_draws_factors_and_keeps_them(key, reset):
     config = EnvConfig(PENDULUM, randomize={"m": 0.5}, max_episode_steps=3, reset=reset)
     env = registry.make(config, 4)
     state, _ = jax.jit(env.reset)(key)
@@ -60,7 +60,7 @@ def test_each_episode_draws_anew_and_keeps_what_it_drew(key, reset):
     assert len(set(seen[0])) == 4
 
 
-def test_a_pendulum_of_double_mass_answers_half_as_much(key):
+def test_doubling_the_mass_of_a_pendulum_halves_its_response(key):
     # theta'' = 3 g / (2 l) sin(theta) + 3 u / (m l^2): of Pendulum-v1, with dt = 0.05.
     task = registry.make_task(EnvConfig(PENDULUM, randomize={"m": 0.5})).task.task
     assert isinstance(task, Randomized)
@@ -75,7 +75,7 @@ def test_a_pendulum_of_double_mass_answers_half_as_much(key):
 
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("name", [PENDULUM, "gymnax/MemoryChain-bsuite"])
-def test_with_ranges_of_zero_trajectories_are_those_without(key, name):
+def test_ranges_of_zero_do_not_change_trajectories(key, name):
     parameter = {PENDULUM: "g"}.get(name, "memory_length")
     returns = []
     for randomize in ({}, {parameter: 0.0}):
@@ -95,11 +95,11 @@ def test_with_ranges_of_zero_trajectories_are_those_without(key, name):
 
 
 class TestBrax:
-    """The cart of inverted_pendulum, pushed while its pole stands straight: a = F / m."""
+    """The cart of inverted_pendulum, pushed while its pole is upright: a = F / m."""
 
     @staticmethod
     def speeds(backend, factors):
-        """The cart's speed after a push without friction, for each factor."""
+        """Return the cart's speed after a push without friction, for each factor."""
         config = EnvConfig("brax/inverted_pendulum", backend=backend, randomize={"mass": 0.5})
         task = registry.make_task(config).task.task
         task.values = {"damping": 0.0}
@@ -118,7 +118,7 @@ class TestBrax:
 
         return jax.jit(jax.vmap(push))({"mass": jnp.asarray(factors, jnp.float32)})
 
-    # The joints of the spring back end give way, by springs whose strength stays.
+    # The joints of the spring back end yield, because the springs keep their strength.
     @pytest.mark.parametrize(
         ("backend", "tolerance"),
         [pytest.param("generalized", 5e-3, marks=pytest.mark.full), ("spring", 0.06)],
@@ -129,7 +129,7 @@ class TestBrax:
         np.testing.assert_allclose([two / one, half / one], [0.5, 2.0], rtol=tolerance)
 
     @pytest.mark.full
-    def test_with_a_range_of_zero_the_robot_moves_as_without(self, key):
+    def test_a_range_of_zero_does_not_change_the_motion_of_a_robot(self, key):
         runs = []
         for randomize in ({}, {"mass": 0.0, "gear": 0.0, "gravity": 0.0}):
             task = registry.make_task(EnvConfig("brax/inverted_pendulum", randomize=randomize))
@@ -159,7 +159,7 @@ class TestBrax:
 
 
 @pytest.mark.full
-def test_playground_computes_with_the_episodes_own_model(key):
+def test_playground_simulates_the_model_drawn_for_the_episode(key):
     config = EnvConfig("playground/CartpoleBalance", randomize={"gear": 0.5, "mass": 0.5})
     task = registry.make_task(config).task.task
 
@@ -175,7 +175,7 @@ def test_playground_computes_with_the_episodes_own_model(key):
 
 
 class OwnDraws:
-    """Pays its parameter `mass` times what its simulator drew for the episode."""
+    """A task whose reward is `mass` times the sum of the parameter drawn for the episode."""
 
     observation, action = spaces.Box((1,)), spaces.Box((1,), -1.0, 1.0)
     max_episode_steps, cheap_reset = 4, False
@@ -199,7 +199,7 @@ class OwnDraws:
 
 
 @pytest.mark.parametrize("spread", [{}, {"mass": 0.5}])
-def test_what_a_simulator_draws_itself_comes_to_the_factors(key, spread):
+def test_parameters_drawn_by_the_simulator_combine_with_the_factors(key, spread):
     task = vary(OwnDraws(), spread, {})
     assert isinstance(task, Randomized)
     (drawn, start), _ = jax.jit(task.reset)(key)
@@ -241,7 +241,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("fields", "name", "message"), BAD)
-def test_what_cannot_be_varied_is_refused_in_a_sentence(fields, name, message):
+def test_invalid_randomization_gets_a_one_sentence_error(fields, name, message):
     with pytest.raises(ValueError, match=r"env\.randomize") as error:
         registry.make(EnvConfig(name, **fields), 2)
     assert message in str(error.value)
@@ -250,7 +250,7 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(fields, name, message):
 
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
-def test_a_run_of_random_pendulums_resumes_exactly(make_config):
+def test_a_run_with_domain_randomization_resumes_exactly(make_config):
     config = make_config(
         env={"name": PENDULUM, "randomize": {"m": 0.3, "l": 0.2}, "max_episode_steps": 7}
     )

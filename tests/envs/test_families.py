@@ -1,4 +1,4 @@
-"""Families: their declarations, and those that other packages add by entry points."""
+"""Families: their declarations, and families that other packages add by entry points."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ ENTRY_POINT = re.search(r'"purejaxppo.envs"\]\n(maze = .*)\n', PAGE)[1].replace(
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Installs a distribution, as pip leaves it: a package, its metadata and entry points."""
+    """Install a distribution as pip does: a package, its metadata and entry points."""
 
     def install(entry_points, module="", name="maze-envs", package="maze_envs"):
         info = tmp_path / f"{package}-1.2.dist-info"
@@ -90,7 +90,7 @@ def test_a_broken_entry_point_is_an_error_that_names_its_distribution(module, pr
     )
 
 
-def test_a_family_of_another_package_names_the_package_that_it_lacks(install):
+def test_a_family_of_another_package_names_its_missing_package(install):
     install(
         "maze = maze_envs:FAMILY",
         MAZE.replace("make_task", 'requires="maze_sim", package="maze-sim", make_task'),
@@ -98,7 +98,7 @@ def test_a_family_of_another_package_names_the_package_that_it_lacks(install):
     assert message("maze/small") == "maze-sim is not installed. Run: pip install 'maze-sim'"
 
 
-def test_no_declaration_imports_a_simulator():
+def test_family_declarations_do_not_import_simulators():
     code = """
 import sys
 from purejaxppo.envs import families
@@ -111,7 +111,7 @@ print(sorted(required & set(sys.modules)))
     assert done.stdout == "[]\n"
 
 
-def test_every_family_is_in_jax_or_on_the_host():
+def test_every_family_makes_either_tasks_in_jax_or_host_batches():
     for name in families.ADAPTERS:
         family = families.load(name)
         assert (family.make_task is None) != (family.make_batch is None), name

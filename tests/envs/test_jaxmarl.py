@@ -1,4 +1,4 @@
-"""JaxMARL's tasks by hand: their ends, masks, rewards, options, and a quiet import."""
+"""JaxMARL tasks by hand: ends, masks, rewards, options, and a silent import."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def make(name, limit=0, **options):
 
 
 def steps(name, action, count, limit=0, **options):
-    """Flags [T, N] and observations of one world whose agents always take `action`."""
+    """Return the rows [T, N] of one environment whose agents always take `action`."""
     config = EnvConfig(name=f"jaxmarl/{name}", max_episode_steps=limit, options=options)
     env = registry.make(config, len(registry.make_task(config).agents))
 
@@ -41,7 +41,7 @@ def steps(name, action, count, limit=0, **options):
     return jax.device_get(jax.jit(run)(jax.random.key(0)))
 
 
-def test_the_import_prints_nothing_and_leaves_the_streams_alone():
+def test_importing_jaxmarl_prints_nothing_and_keeps_the_streams():
     program = """
 import sys
 streams = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
@@ -58,7 +58,7 @@ assert "jaxmarl.environments.mabrax" not in sys.modules
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_names_are_those_of_jaxmarl():
+def test_task_names_equal_those_of_jaxmarl():
     from jaxmarl import registered_envs
     from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
@@ -70,15 +70,15 @@ def test_names_are_those_of_jaxmarl():
     assert {name for name in left_out if not name.startswith(prefixes)} == brax
 
 
-def test_mpe_is_truncated_after_exactly_its_25_steps():
+def test_mpe_is_truncated_after_exactly_25_steps():
     out = steps("MPE_simple_spread_v3", 0, 27)
     assert not out.terminated.any()
     np.testing.assert_array_equal(out.truncated.all(axis=1), np.arange(27) == 24)
     np.testing.assert_array_equal(out.valid.all(axis=1), np.arange(27) != 25)
 
 
-def test_a_kitchens_limit_truncates_and_its_last_40_steps_are_seen():
-    # JaxMARL says `done` at the limit, and lights plane 25 when fewer than 40 steps are left.
+def test_the_limit_of_overcooked_truncates_and_its_last_40_steps_are_observed():
+    # JaxMARL sets `done` at the limit, and plane 25 when fewer than 40 steps are left.
     out = steps("overcooked", 4, 43, limit=42)
     assert not out.terminated.any()
     np.testing.assert_array_equal(out.truncated.all(axis=1), np.arange(43) == 41)
@@ -86,7 +86,7 @@ def test_a_kitchens_limit_truncates_and_its_last_40_steps_are_seen():
     np.testing.assert_array_equal(urgent[:42], 42 - (np.arange(42) + 1) < 40)
 
 
-def test_the_switch_riddle_ends_when_somebody_tells_and_else_by_its_limit():
+def test_the_switch_riddle_terminates_on_an_answer_and_truncates_at_its_limit():
     told = steps("switch_riddle", 2, 1)
     assert told.terminated.all() and not told.truncated.any()
     np.testing.assert_array_equal(told.reward, [[-1, -1, -1]])  # one of three has been in the room
@@ -95,7 +95,7 @@ def test_the_switch_riddle_ends_when_somebody_tells_and_else_by_its_limit():
     np.testing.assert_array_equal(waited.truncated.all(axis=1), np.arange(6) == 5)
 
 
-def test_coin_games_limit_is_that_of_all_its_games():
+def test_the_limit_of_coin_game_covers_all_its_games():
     assert make("coin_game").max_episode_steps == 100
     assert make("coin_game", num_inner_steps=4, num_outer_steps=2).max_episode_steps == 8
     out = steps("coin_game", 4, 9, num_inner_steps=4, num_outer_steps=2)
@@ -105,7 +105,7 @@ def test_coin_games_limit_is_that_of_all_its_games():
 
 @pytest.fixture(scope="module")
 def battle():
-    """(SMAX's step, a state): ally 1 is dead; two enemies are, and one has a health of 1."""
+    """Return (SMAX's step, a state): ally 1 and two enemies are dead, one enemy has health 1."""
     task = make("SMAX-3m")
     state, _ = jax.jit(task.reset)(jax.random.key(0))
     units = state.state.replace(
@@ -116,9 +116,9 @@ def battle():
     return jax.jit(task.step), state.replace(state=units)
 
 
-def test_the_dead_of_smax_may_only_stop_and_are_paid_as_their_allies(battle):
+def test_dead_smax_units_can_only_stop_and_get_the_reward_of_their_allies(battle):
     step, state = battle
-    # The enemy's weapon is not ready; nobody shoots at it.
+    # The enemy's weapon is not ready, and no unit shoots at it.
     cold = state.state.unit_weapon_cooldowns.at[3].set(9.0)
     state = state.replace(state=state.state.replace(unit_weapon_cooldowns=cold))
     after, out = step(jax.random.key(1), state, (STOP, STOP, STOP))
@@ -130,14 +130,14 @@ def test_the_dead_of_smax_may_only_stop_and_are_paid_as_their_allies(battle):
     np.testing.assert_array_equal(masks[2], [1, 1, 1, 1, 1, 0, 0, 0])  # beyond 5
     np.testing.assert_array_equal(out.obs[1]["obs"], 0)
     assert np.any(out.obs[0]["obs"] != 0)
-    # Ally 0 shoots: a health of 1 of 45 of one enemy in three, and 1 for the battle.
+    # Ally 0 shoots: 1 of 45 health of one of three enemies, and 1 for the battle.
     _, out = step(jax.random.key(1), after, (5, STOP, STOP))
     assert out.terminated.all() and not out.truncated
     np.testing.assert_allclose(out.reward, [1 + 1 / 135] * 3, rtol=1e-5)
 
 
-def test_a_success_of_smax_is_a_return_that_only_a_battle_that_is_won_reaches():
-    """Damage of all units pays 1 (nothing in self-play), and a battle that is won the bonus."""
+def test_success_in_smax_is_a_return_that_only_a_won_battle_reaches():
+    """Damage to all units gives 1 (0 in self-play), and a won battle gives the bonus."""
 
     def success_above(**options):
         return make("SMAX-3m", **options).success_above
@@ -149,7 +149,7 @@ def test_a_success_of_smax_is_a_return_that_only_a_battle_that_is_won_reaches():
     assert make("MPE_simple_spread_v3").success_above is None
 
 
-def test_a_battle_that_goes_on_is_truncated_at_the_limit():
+def test_an_undecided_battle_is_truncated_at_the_limit():
     out = steps("SMAX-3m", STOP, 4, limit=3)
     assert not out.terminated.any()
     np.testing.assert_array_equal(out.truncated.all(axis=1), np.arange(4) == 2)
@@ -157,7 +157,7 @@ def test_a_battle_that_goes_on_is_truncated_at_the_limit():
 
 
 @pytest.mark.parametrize("name", ["SMAX-3m", pytest.param("hanabi", marks=FULL)])
-def test_no_action_of_a_policy_is_one_that_jaxmarl_forbids(name, make_config, key):
+def test_a_policy_never_takes_an_action_that_jaxmarl_forbids(name, make_config, key):
     rollout = {"rollout_length": 112, "num_minibatches": 1}
     env = {"name": f"jaxmarl/{name}", "num_envs": 180}
     parts = make_parts(make_config(env=env, ppo=rollout))
@@ -172,15 +172,17 @@ def test_no_action_of_a_policy_is_one_that_jaxmarl_forbids(name, make_config, ke
     allowed = np.take_along_axis(masks, np.asarray(rows.action)[..., None], axis=-1)
     assert allowed.size > 20_000 and allowed.all()
     assert not masks.all() and masks.any(axis=-1).all()
-    assert (masks.sum(axis=-1) == 1).any()  # the dead, or who waits
+    assert (masks.sum(axis=-1) == 1).any()  # dead or waiting agents
 
 
-def test_who_waits_in_hanabi_has_one_action():
+def test_a_waiting_hanabi_player_has_one_action():
     task = make("hanabi")
     state, obs = jax.jit(task.reset)(jax.random.key(0))
     masks = np.stack([one["action_mask"] for one in obs])
     np.testing.assert_array_equal(masks[1], np.arange(21) == 20)
-    assert masks[0, -1] == 0 and masks[0, :5].sum() == 0  # all hints are left: no card is dropped
+    assert (
+        masks[0, -1] == 0 and masks[0, :5].sum() == 0
+    )  # all hints are left, so no card can be dropped
     assert masks[0, 5:10].all()
     _, out = jax.jit(task.step)(jax.random.key(1), state, (5, 20))
     np.testing.assert_array_equal(np.stack([one["action_mask"] for one in out.obs])[0], masks[1])
@@ -189,7 +191,7 @@ def test_who_waits_in_hanabi_has_one_action():
 
 
 def onion_before_the_pot(task):
-    """A state of cramped_room in which agent 0 faces the pot with an onion."""
+    """Return a state of cramped_room in which agent 0 faces the pot with an onion."""
     state, _ = jax.jit(task.reset)(jax.random.key(0))
     return state.replace(
         agent_pos=jnp.array([[2, 1], [3, 1]], jnp.uint32),
@@ -199,7 +201,7 @@ def onion_before_the_pot(task):
     )
 
 
-def test_the_shaped_reward_has_a_weight_that_a_curriculum_may_lower():
+def test_a_curriculum_can_lower_the_weight_of_the_shaped_reward():
     interact, stay = 5, 4
     for weight in (0.0, 0.5):
         task = make("overcooked", shaped_reward=weight)
@@ -219,7 +221,7 @@ def test_the_shaped_reward_has_a_weight_that_a_curriculum_may_lower():
         registry.make(mpe, 1)
 
 
-def test_kitchens_have_their_longer_side_first():
+def test_overcooked_observations_have_the_longer_side_first():
     task = make("overcooked")
     assert task.observation == (Box((5, 4, 26), dtype="int8"),) * 2
     state, obs = jax.jit(task.reset)(jax.random.key(0))
@@ -230,7 +232,7 @@ def test_kitchens_have_their_longer_side_first():
     assert other.observation[0].shape[:2] == (7, 6)
 
 
-def test_a_critics_state_is_what_the_task_has_or_all_that_agents_see():
+def test_the_global_state_is_the_tasks_own_or_all_observations():
     def state_of(name, num_envs):
         config = EnvConfig(name=f"jaxmarl/{name}", options={"global_state": True})
         return registry.make(config, num_envs).spec.observation["state"]
@@ -240,7 +242,7 @@ def test_a_critics_state_is_what_the_task_has_or_all_that_agents_see():
     assert state_of("overcooked", 2) == Box((2 * 5 * 4 * 26,))
 
 
-def test_agents_of_each_kind_can_have_a_policy_of_their_own(make_config, key):
+def test_agents_of_each_kind_can_have_their_own_policy(make_config, key):
     parts = make_parts(
         make_config(
             env={"name": "jaxmarl/MPE_simple_tag_v3", "num_envs": 8},
@@ -251,7 +253,7 @@ def test_agents_of_each_kind_can_have_a_policy_of_their_own(make_config, key):
     assert set(parts.policy.network.init(key)) == {"adversaries", "agents"}
 
 
-def test_options_are_checked():
+def test_wrong_jaxmarl_options_get_a_one_sentence_error():
     def message(name, **options):
         with pytest.raises(ValueError) as error:
             registry.make(EnvConfig(name=f"jaxmarl/{name}", options=options), 6)
@@ -287,7 +289,7 @@ def test_options_are_checked():
         pytest.param("overcooked_v2", marks=FULL),
     ],
 )
-def test_worlds_are_drawn(name):
+def test_jaxmarl_environments_are_rendered(name):
     from purejaxppo.video.video import frames
 
     task = registry.make_task(EnvConfig(name=f"jaxmarl/{name}"))

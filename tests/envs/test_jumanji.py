@@ -1,4 +1,4 @@
-"""Tasks of jumanji: ends, masks, and what becomes of their observations."""
+"""Jumanji tasks: ends, masks, and the conversion of observations."""
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ NAMES = adapter.task_names()
 
 
 def make(name, limit=0, **options):
-    """The adapter's task, without wrappers."""
+    """Return the adapter's task without wrappers."""
     config = EnvConfig(f"jumanji/{name}", max_episode_steps=limit, options=options)
     return adapter.make(name, config)
 
 
 def walk(name, actions, limit=0):
-    """Ends (terminated, truncated) at each step of the whole task."""
+    """Return (terminated, truncated) at each step of the wrapped task."""
     task = registry.make_task(EnvConfig(f"jumanji/{name}", max_episode_steps=limit))
     state, _ = jax.jit(task.reset)(jax.random.key(0))
     step, ends = jax.jit(task.step), []
@@ -35,19 +35,19 @@ def walk(name, actions, limit=0):
     return ends
 
 
-def test_the_limit_truncates_and_a_wall_terminates():
+def test_the_limit_truncates_and_hitting_a_wall_terminates():
     on, cut, dead = (False, False), (False, True), (True, False)
     row = int(make("Snake-v1").reset(jax.random.key(0))[0].head_position.row)
     assert row > 0
     assert walk("Snake-v1", [0] * (row + 1)) == [on] * row + [dead]
     assert walk("Snake-v1", [0] * row, limit=row) == [on] * (row - 1) + [cut]
-    # The wall at the very step of the limit: the end is the task's own.
+    # Hitting the wall at the step of the limit is a termination.
     assert walk("Snake-v1", [0] * (row + 1), limit=row + 1)[-1][0]
 
 
 @pytest.mark.parametrize("name", ["Snake-v1", "Cleaner-v0"])
-def test_the_simulator_itself_calls_its_limit_a_termination(name):
-    # What the adapter is for: its own limit lies one step behind ours.
+def test_the_raw_simulator_reports_its_limit_as_a_termination(name):
+    # The adapter therefore sets the simulator's limit one step after ours.
     env = jumanji.make(name, time_limit=1)
     state, first = jax.jit(env.reset)(jax.random.key(0))
     action = jnp.argmax(first.observation.action_mask, axis=-1).astype(jnp.int32)
@@ -57,7 +57,7 @@ def test_the_simulator_itself_calls_its_limit_a_termination(name):
     assert make(name, limit=7).env.time_limit == 8
 
 
-def test_a_choice_of_a_combination_has_a_mask_for_each():
+def test_a_combined_action_is_discrete_with_a_mask_entry_per_combination():
     task = make("Tetris-v0")
     assert task.action == Discrete(40)
     state, obs = jax.jit(task.reset)(jax.random.key(0))
@@ -66,7 +66,7 @@ def test_a_choice_of_a_combination_has_a_mask_for_each():
     assert obs["action_mask"].min() == 0
 
 
-def test_choices_with_a_mask_each_are_several():
+def test_several_choices_with_one_mask_each_are_multidiscrete():
     task = make("Connector-v3")
     assert task.action == MultiDiscrete((5,) * 10)
     _, obs = jax.jit(task.reset)(jax.random.key(0))
@@ -74,7 +74,7 @@ def test_choices_with_a_mask_each_are_several():
     np.testing.assert_array_equal(obs["action_mask"].reshape(10, 5), raw.observation.action_mask)
 
 
-def test_where_nothing_is_allowed_everything_is():
+def test_an_empty_mask_allows_everything():
     task = make("Tetris-v0")
     assert np.all(task._mask(jnp.zeros((4, 10), bool)) == 1)
     some = jnp.zeros((4, 10), bool).at[1, 2].set(True)
@@ -86,7 +86,7 @@ def test_where_nothing_is_allowed_everything_is():
     )
 
 
-def test_boards_are_planes_of_what_can_lie_there():
+def test_boards_are_one_hot_planes():
     task = make("Game2048-v1")
     state, obs = jax.jit(task.reset)(jax.random.key(0))
     assert obs["board"].shape == (4, 4, 18) and obs["board"].dtype == bool
@@ -94,7 +94,7 @@ def test_boards_are_planes_of_what_can_lie_there():
     np.testing.assert_array_equal(np.sum(obs["board"], axis=-1), 1)
 
 
-def test_numbers_keep_their_size_and_kinds_are_told_apart():
+def test_numbers_are_boxes_and_categories_are_discrete():
     spaces = dict(make("MultiCVRP-v0").observation.spaces)
     assert spaces["nodes_demands"] == Box((21,), 0.0, 1.0)  # of 0 to 60
     spaces = dict(make("Maze-v0").observation.spaces)
@@ -113,7 +113,7 @@ def test_rewards_of_several_agents_are_summed():
     env = task.env
 
     class Paid:
-        """Pays 1 and 2, and ends for the first agent only."""
+        """An environment with rewards 1 and 2 that ends for the first agent only."""
 
         def step(self, state, action):
             state, out = env.step(state, action)
@@ -124,7 +124,7 @@ def test_rewards_of_several_agents_are_summed():
     assert out.reward == 3 and not out.terminated and not out.truncated
 
 
-def test_rewards_and_observations_of_pac_man_are_the_simulators():
+def test_rewards_and_observations_of_pac_man_equal_the_simulators():
     task = make("PacMan-v1")
     raw = task.env
 
@@ -148,7 +148,7 @@ def test_rewards_and_observations_of_pac_man_are_the_simulators():
 
 
 @pytest.mark.parametrize("name", ["Minesweeper-v0", "Cleaner-v0"])
-def test_sampled_actions_are_allowed_ones(name, make_config):
+def test_sampled_actions_are_allowed_by_the_mask(name, make_config):
     config = make_config(
         env={"name": f"jumanji/{name}", "num_envs": 64}, network={"encoder": "mlp"}
     )
@@ -178,13 +178,13 @@ def test_sampled_actions_are_allowed_ones(name, make_config):
     ],
 )
 @pytest.mark.toy
-def test_wrong_options_are_answered_in_one_sentence(name, options, said):
+def test_wrong_jumanji_options_are_rejected(name, options, said):
     with pytest.raises(ValueError, match=said):
         make(name, **options)
 
 
 @pytest.mark.toy
-def test_options_are_arguments_of_the_class():
+def test_options_are_arguments_of_the_environment_class():
     task = make("Snake-v1", num_rows=6, num_cols=7)
     assert task.observation["grid"] == Box((6, 7, 5), 0.0, 1.0)
     assert isinstance(make("Game2048-v1", board_size=3).observation, Dict)
@@ -192,12 +192,12 @@ def test_options_are_arguments_of_the_class():
 
 
 @pytest.mark.toy
-def test_the_names_are_those_of_the_package_without_what_downloads():
+def test_task_names_equal_those_of_jumanji_except_tasks_that_download():
     assert set(NAMES) == jumanji.registered_environments() - {"Sokoban-v0"}
 
 
 @pytest.mark.toy
-def test_dear_resets_are_not_computed_at_every_step():
+def test_expensive_resets_are_not_computed_at_every_step():
     dearest, dear, cheap = map(make, ("Maze-v0", "Snake-v1", "PacMan-v1"))
     assert not dearest.cheap_reset and dearest.fresh_fraction == 0.25
     assert not dear.cheap_reset and dear.fresh_fraction == 1.0

@@ -1,4 +1,4 @@
-"""What simulators import for pictures alone is imported when a picture is drawn."""
+"""Packages that simulators only need for rendering are imported at the first rendering."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.toy
 
 @pytest.fixture
 def drawing(tmp_path, monkeypatch):
-    """Importable: `drawing` with `colors`, and the simulator `played`, which imports both."""
+    """The packages `drawing` with `colors`, and the simulator `played`, which imports both."""
     (tmp_path / "drawing").mkdir()
     (tmp_path / "drawing/__init__.py").write_text("width = 3\n")
     (tmp_path / "drawing/colors.py").write_text("red = 255\n")
@@ -35,14 +35,14 @@ def test_a_package_is_imported_when_it_is_first_used(drawing):
         _ = played.c.blue
 
 
-def test_what_is_used_at_once_is_imported_at_once(drawing):
+def test_names_used_during_the_import_are_imported_immediately(drawing):
     with imported_late("drawing", "drawing.colors"):
         import curious
     assert curious.width == 3
     assert type(sys.modules["drawing"]) is not Late
 
 
-def test_what_was_imported_before_stays(drawing):
+def test_packages_imported_before_are_reused(drawing):
     import drawing.colors
 
     with imported_late("drawing", "drawing.colors"):
@@ -50,7 +50,7 @@ def test_what_was_imported_before_stays(drawing):
     assert played.c is drawing.colors is sys.modules["drawing.colors"]
 
 
-def test_gymnax_is_imported_without_what_draws_and_still_draws():
+def test_gymnax_is_imported_without_its_plotting_packages_and_still_renders():
     pytest.importorskip("gymnax")
     program = (
         "import sys\n"

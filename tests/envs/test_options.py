@@ -1,4 +1,4 @@
-"""Options of environments: checks that derive from their declarations."""
+"""Options of environments: the checks that follow from their declarations."""
 
 import pytest
 
@@ -28,7 +28,7 @@ OPTIONS = {
 }
 
 
-def test_given_options_have_the_types_of_their_declarations():
+def test_options_are_converted_to_their_declared_types():
     given = {"size": 4.0, "rate": 2, "half": 8, "slots.red.1": 3, "file": "x"}
     values = checked("toy/task", given, OPTIONS)
     assert values == {"size": 4, "rate": 2, "half": 4, "slots.red.1": 3, "file": "x"}
@@ -65,14 +65,14 @@ def test_a_task_has_the_options_whose_patterns_match_its_name():
     assert "maps" not in of_task(OPTIONS, "mazes")
 
 
-def test_defaults_fill_what_is_not_given():
+def test_missing_options_get_their_defaults():
     assert with_defaults({"size": 7}, from_values({"size": 3, "rate": 0.5})) == {
         "size": 7,
         "rate": 0.5,
     }
 
 
-def test_options_of_the_simulator_are_left_to_the_adapter():
+def test_options_of_the_simulator_are_passed_to_the_adapter():
     assert split({"size": 3, "wind": 2}, OPTIONS) == ({"size": 3}, {"wind": 2})
     family = Family(about="", tasks=list, options=OPTIONS, more_options="wind")
     config = EnvConfig("toy/task", options={"wind": "strong", "size": 2.0})
@@ -84,13 +84,13 @@ def test_options_of_the_simulator_are_left_to_the_adapter():
         families.with_checked_options(family, "task", EnvConfig("toy/task", options={"size": 0}))
 
 
-def test_a_name_that_is_no_option_is_answered_with_the_setting_to_use():
+def test_an_option_that_is_a_config_field_names_that_field():
     family = Family(about="", tasks=list, not_options={"steps": "use env.max_episode_steps"})
     with pytest.raises(ValueError, match=r"^env.options.steps: use env.max_episode_steps$"):
         families.with_checked_options(family, "task", EnvConfig("a/b", options={"steps": 1}))
 
 
-def test_every_declared_default_is_a_value_that_its_option_takes():
+def test_every_declared_default_is_a_valid_value():
     for name in families.ADAPTERS:
         for option, one in families.load(name).options.items():
             if one.default is not None:

@@ -1,4 +1,4 @@
-"""Tasks of users' own: trained as built-in ones are, and one sentence about those that are none."""
+"""Custom tasks: training, wrappers, limits, and one-sentence errors for invalid ones."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def make(name, num_envs=2, **fields):
 
 
 def steps(env, actions):
-    """Rewards, ends and valid rows of environment 0, and where it began."""
+    """Return the first observation of environment 0, and its rewards, ends and valid rows."""
     state, obs = env.reset(jax.random.key(0))
     outs = []
     for action in actions:
@@ -46,13 +46,13 @@ def steps(env, actions):
         (examples.Walk, {"size": 0.1}, 0.1),
     ],
 )
-def test_a_walk_by_reference_or_as_object(name, options, size):
+def test_a_custom_task_is_a_reference_or_an_object(name, options, size):
     start, outs = steps(make(name, options=options), [1, 1, 0])
     np.testing.assert_allclose(outs[:, 0], start + size * np.array([1, 2, 1]), rtol=1e-5)
 
 
 @pytest.mark.toy
-def test_the_task_ends_and_the_time_limit_truncates():
+def test_a_custom_task_terminates_and_its_time_limit_truncates():
     start, outs = steps(make(f"jax/{FILE}:Walk", options={"size": 4.0}), [1, 1, 0])
     assert outs[0].tolist() == pytest.approx([start + 4, 1, 0, 1])
     assert outs[1].tolist() == [0, 0, 0, 0]  # the reset row
@@ -60,7 +60,7 @@ def test_the_task_ends_and_the_time_limit_truncates():
     assert outs[:, 2].tolist() == [0, 1, 0]
 
 
-def test_own_wrappers_are_applied_inside_out():
+def test_custom_wrappers_are_applied_in_order_from_the_inside():
     wraps = (f"{FILE}:Doubled", examples.Doubled)
     start, outs = steps(make(f"jax/{FILE}:Walk", wrappers=wraps), [1])
     assert outs[0, 0] == pytest.approx(4 * (start + 0.5))
@@ -69,7 +69,7 @@ def test_own_wrappers_are_applied_inside_out():
 
 
 class SeesReward(Wrapper):
-    """Observes half of the last reward beside the observation, and keeps it."""
+    """A wrapper that adds half of the last reward to the observation."""
 
     def __init__(self, task):
         super().__init__(task)
@@ -86,7 +86,7 @@ class SeesReward(Wrapper):
 
 
 @pytest.mark.parametrize("name", ["pgx/minatar-breakout", "jumanji/PacMan-v1", "jumanji/Tetris-v0"])
-def test_own_wrappers_see_floats_where_a_simulator_has_integers(name):
+def test_custom_wrappers_get_floats_from_integer_simulators(name):
     pytest.importorskip(name.partition("/")[0])
     env = make(name, wrappers=(SeesReward,))
     state, _ = env.reset(jax.random.key(0))
@@ -102,7 +102,7 @@ def test_own_wrappers_see_floats_where_a_simulator_has_integers(name):
 
 
 @pytest.mark.toy
-def test_a_task_without_a_limit_has_none():
+def test_a_task_without_max_episode_steps_has_no_time_limit():
     class Endless:
         observation, action = examples.Walk.observation, examples.Walk.action
         reset, step = examples.Walk().reset, examples.Walk(0.0).step
@@ -112,7 +112,7 @@ def test_a_task_without_a_limit_has_none():
     assert not steps(env, [1, 1])[1][:, 2].any()
 
 
-def test_what_has_the_interface_of_gymnax_trains_as_the_task_of_this_name(write_module):
+def test_a_custom_environment_with_the_gymnax_interface_equals_the_built_in_task(write_module):
     write_module("import gymnax\n\ndef make():\n    return gymnax.make('CartPole-v1')\n")
     builtin, own = make("gymnax/CartPole-v1"), make("gymnax/package.py:make")
     assert own.spec == builtin.spec
@@ -137,7 +137,7 @@ def test_the_older_interface_of_gymnax_truncates_at_its_limit(write_module):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_reward_of_gymnax_may_be_an_array_of_one_value_and_of_no_more(write_module, size):
+def test_a_gymnax_reward_may_be_an_array_of_exactly_one_value(write_module, size):
     write_module(
         "import gymnax, jax.numpy as jnp\n\n"
         "class Arrays:\n"
@@ -167,7 +167,7 @@ def test_a_reward_of_gymnax_may_be_an_array_of_one_value_and_of_no_more(write_mo
         ("float32", "bool", ""),
     ],
 )
-def test_an_observation_of_gymnax_is_not_cast_to_a_type_that_cannot_hold_it(
+def test_a_gymnax_observation_is_not_cast_to_a_dtype_that_cannot_hold_it(
     declared, returned, message, write_module
 ):
     write_module(
@@ -198,7 +198,7 @@ def test_an_observation_of_gymnax_is_not_cast_to_a_type_that_cannot_hold_it(
 
 @pytest.mark.toy
 @pytest.mark.parametrize("limit", [2.0 / 1, np.int64(2), jnp.int32(2), np.array(2.0)], ids=repr)
-def test_the_limit_of_a_task_may_be_of_any_type_of_number(limit):
+def test_the_time_limit_of_a_task_may_have_any_numeric_type(limit):
     env = make(examples.Walk(max_episode_steps=limit))
     assert (env.spec.max_episode_steps, type(env.spec.max_episode_steps)) == (2, int)
     assert steps(env, [0, 0])[1][:, 2].tolist() == [0, 1]
@@ -206,7 +206,7 @@ def test_the_limit_of_a_task_may_be_of_any_type_of_number(limit):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("limit", [2.5, -3, "20", True, np.nan])
-def test_the_limit_of_a_task_that_is_not_a_whole_number_is_refused(limit):
+def test_a_time_limit_of_a_task_that_is_not_a_whole_number_is_rejected(limit):
     with pytest.raises(ValueError) as caught:
         make(examples.Walk(max_episode_steps=limit))
     text = str(caught.value)
@@ -223,7 +223,7 @@ def test_max_episode_steps_of_a_task_may_be_none():
 
 
 @pytest.mark.parametrize("limit", ["jnp.int32(2)", "np.float64(2.0)", "np.int64(2)"])
-def test_the_limit_of_gymnax_may_be_of_any_type_of_number(limit, write_module):
+def test_the_time_limit_of_a_gymnax_task_may_have_any_numeric_type(limit, write_module):
     write_module(
         "import gymnax, jax.numpy as jnp, numpy as np\n\n"
         "def make():\n"
@@ -235,14 +235,14 @@ def test_the_limit_of_gymnax_may_be_of_any_type_of_number(limit, write_module):
     assert steps(env, [0, 1])[1][:, 1:3].tolist() == [[0, 0], [0, 1]]
 
 
-def test_a_limit_of_gymnax_that_is_not_a_whole_number_is_refused():
+def test_a_time_limit_of_gymnax_that_is_not_a_whole_number_is_rejected():
     with pytest.raises(ValueError, match=r"max_steps_in_episode = 20.5: a time limit must be a"):
         make("gymnax/CartPole-v1", options={"max_steps_in_episode": 20.5})
 
 
 @pytest.mark.toy
 @pytest.mark.parametrize("above", [np.float32(2.5), np.array(2.5), jnp.float32(2.5)], ids=repr)
-def test_a_success_may_be_a_number_of_any_type(above, monkeypatch):
+def test_success_above_may_have_any_numeric_type(above, monkeypatch):
     monkeypatch.setattr(examples.Walk, "success_above", above, raising=False)
     assert (make(examples.Walk).spec.success_above, float) == (2.5, float)
     monkeypatch.setattr(examples.Walk, "success_above", np.nan)
@@ -252,7 +252,7 @@ def test_a_success_may_be_a_number_of_any_type(above, monkeypatch):
 
 @pytest.fixture
 def write_module(tmp_path, monkeypatch):
-    """A function that writes package.py into the current folder, which is empty."""
+    """A function that writes package.py into an empty current folder."""
     monkeypatch.chdir(tmp_path)
     return (tmp_path / "package.py").write_text
 
@@ -294,15 +294,17 @@ WRONG = [
 
 @pytest.mark.toy
 @pytest.mark.parametrize(("name", "options", "message"), WRONG)
-def test_what_is_no_task_gets_one_sentence(name, options, message, tmp_path, monkeypatch):
+def test_an_invalid_custom_task_gets_a_one_sentence_error(
+    name, options, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message) as caught:
         make(name, options=options)
     assert "\n" not in str(caught.value)
 
 
-def test_a_world_of_ones_own_by_reference():
-    """Rows take turns: `up` is paid what it does, `down`, which has one action less, minus that."""
+def test_a_custom_multi_agent_task_by_reference():
+    """The reward of `up` is its action. `down` has one action less and the negative reward."""
     env = registry.make(EnvConfig(name=f"jax/{FILE}:Pair"), 4)
     state, obs = env.reset(jax.random.key(0))
     np.testing.assert_array_equal(obs["obs"][::2, 1], -obs["obs"][::2, 0])
@@ -313,8 +315,8 @@ def test_a_world_of_ones_own_by_reference():
 
 
 @pytest.mark.toy
-def test_a_wrapper_says_anew_what_a_success_is(monkeypatch):
-    """It may pay other rewards than the task whose number it would take over."""
+def test_a_custom_wrapper_must_define_success_above_itself(monkeypatch):
+    """A wrapper may change rewards, so that the task's value may not apply."""
     monkeypatch.setattr(examples.Walk, "success_above", 2.5, raising=False)
     assert make(examples.Walk).spec.success_above == 2.5
     assert make(examples.Walk, wrappers=(examples.Doubled,)).spec.success_above is None
@@ -323,7 +325,7 @@ def test_a_wrapper_says_anew_what_a_success_is(monkeypatch):
 
 
 @pytest.mark.toy
-def test_a_success_that_is_no_number_is_refused_before_a_run(monkeypatch):
+def test_a_success_above_that_is_not_a_number_is_rejected(monkeypatch):
     class Wordy(examples.Walk):
         success_above = "ten"
 
@@ -332,7 +334,7 @@ def test_a_success_that_is_no_number_is_refused_before_a_run(monkeypatch):
 
 
 class Counts:
-    """Observes its number of steps, and the last two of them as choices from 0 to 2."""
+    """A task that observes its number of steps, and two choices from 0 to 2."""
 
     action = Discrete(2)
     max_episode_steps = 8
@@ -354,23 +356,23 @@ class Counts:
 
 
 @pytest.mark.toy
-def test_choices_out_of_their_range_in_the_first_steps_are_refused():
+def test_discrete_observations_out_of_range_in_the_first_steps_are_rejected():
     with pytest.raises(
         ValueError, match="Counts: part time: observation = 3: not in its space, "
     ) as e:
         make(Counts(3))
     assert str(e.value).endswith("the integers from 0 to 2.")
     assert make(Counts(5)).spec.num_envs == 2
-    make(Counts(2, ends=True))  # what follows an end does not count
+    make(Counts(2, ends=True))  # steps after an end are not checked
 
 
 @pytest.mark.toy
-def test_wrappers_of_simulators_on_the_host_are_refused():
+def test_wrappers_of_host_simulators_are_rejected():
     with pytest.raises(ValueError, match=r"env.wrappers needs a simulator in JAX"):
         make("gymnasium/CartPole-v1", wrappers=(f"{FILE}:Doubled",))
 
 
-def test_a_walk_learns_to_go_up():
+def test_a_custom_walk_learns_to_go_up():
     config = load_config(
         "cartpole.yaml",
         {
@@ -382,6 +384,6 @@ def test_a_walk_learns_to_go_up():
     )
     result = jax.jit(make_train(config, env=examples.Walk))(jax.random.key(0))
     returns = result.curves.episodic_return
-    # Always up from 0 pays 0.5 + 1 + ... until 3 ends it or 8 steps are over.
+    # Going up from 0 gives 0.5 + 1 + ... until 3 ends the episode or after 8 steps.
     assert np.nanmean(returns[:2]) < 4
     assert returns[-1] > 6

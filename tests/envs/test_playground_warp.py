@@ -1,4 +1,4 @@
-"""MJX's warp implementation behind Playground's tasks, on a CPU, where its kernels run, too."""
+"""The warp implementation of MJX for Playground tasks. Its kernels also run on a CPU."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ NUM_ENVS, LIMIT = 3, 5
 
 
 def rollout(backend):
-    """A function: a key -> rows of steps, over ends of episodes."""
+    """Return a function: key -> rows of steps, across ends of episodes."""
     config = EnvConfig("playground/CartpoleBalance", backend=backend, max_episode_steps=LIMIT)
     env = registry.make(config, NUM_ENVS)
 
@@ -31,7 +31,7 @@ def rollout(backend):
     return run
 
 
-def test_episodes_are_those_of_jax_also_among_several_seeds(monkeypatch, key):
+def test_warp_episodes_equal_jax_episodes_also_for_several_seeds(monkeypatch, key):
     monkeypatch.setattr(playground, "_check_warp", lambda *args: None)
     expected = jax.jit(rollout("jax"))(key)
     keys = jnp.stack([jax.random.key(1), key])

@@ -1,4 +1,4 @@
-"""Simulators that print and warn, in one thread and in several."""
+"""Silencing simulators that print and warn, in one thread and in several."""
 
 import sys
 import threading
@@ -22,7 +22,7 @@ def test_prints_and_named_warnings_are_discarded_and_others_are_not(capsys):
     assert capsys.readouterr().out == "after\n"
 
 
-def test_other_threads_print_meanwhile_and_streams_that_they_keep_go_on(capsys):
+def test_other_threads_can_print_and_their_streams_keep_working(capsys):
     with ThreadPoolExecutor(1) as other:
         with quiet():
             kept = other.submit(lambda: sys.stdout).result()

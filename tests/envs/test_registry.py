@@ -1,4 +1,4 @@
-"""Names to environments, and what is said of names that are wrong."""
+"""Environments by name, and errors for wrong names."""
 
 import importlib.util
 import sys
@@ -32,7 +32,7 @@ def message(name, **options):
         ("zzzz/vector", "There are brax, craftax"),
     ],
 )
-def test_a_wrong_name_gets_the_nearest_right_one(name, hint):
+def test_a_wrong_name_suggests_the_nearest_valid_one(name, hint):
     pytest.importorskip("gymnax")
     text = message(name)
     assert text.startswith("env.name")
@@ -77,7 +77,7 @@ def test_suggestions_skip_families_that_are_not_installed(monkeypatch):
     assert "Did you mean 'dummy/constant'" in message("constant")
 
 
-def test_wrong_back_ends_and_options_are_refused():
+def test_wrong_back_ends_and_options_are_rejected():
     pytest.importorskip("brax")
     pytest.importorskip("gymnax")
     pytest.importorskip("mujoco_playground")
@@ -92,7 +92,7 @@ def test_wrong_back_ends_and_options_are_refused():
 
 
 @pytest.mark.parametrize("limit", [0, 7])
-def test_the_time_limit_is_the_tasks_own_unless_it_is_given(limit):
+def test_max_episode_steps_overrides_the_time_limit_of_the_task(limit):
     env = registry.make(EnvConfig(name="dummy/constant", max_episode_steps=limit), 2)
     assert env.spec.max_episode_steps == (limit or 10)
     assert env.spec.num_envs == 2
@@ -106,13 +106,13 @@ def test_the_time_limit_is_the_tasks_own_unless_it_is_given(limit):
         ("every_step", "dummy/vector", True),
     ],
 )
-def test_when_fresh_starts_are_drawn(reset, name, every_step):
+def test_the_reset_setting_decides_when_fresh_starts_are_drawn(reset, name, every_step):
     config = EnvConfig(name=name, reset=reset)
     assert registry.make(config, 2).fresh_every_step is every_step
     assert not registry.make(config, 2, evaluation=True).fresh_every_step
 
 
-DEAR_RESETS = (
+EXPENSIVE_RESETS = (
     "jaxmarl/MPE_simple_spread_v3",
     "jumanji/Snake-v1",
     "pgx/minatar-breakout",
@@ -121,26 +121,26 @@ DEAR_RESETS = (
 CHEAP_RESETS = ("jaxmarl/overcooked_v2", "jumanji/PacMan-v1", "pgx/connect_four")
 
 
-@pytest.mark.parametrize("name", DEAR_RESETS)
-def test_no_start_is_computed_inside_a_step_where_that_is_dear(name, key):
+@pytest.mark.parametrize("name", EXPENSIVE_RESETS)
+def test_expensive_starts_are_not_computed_inside_a_step(name, key):
     pytest.importorskip(name.partition("/")[0])
     steps = {}
     for reset in ("every_step", "auto"):
         env = registry.make(EnvConfig(name, num_envs=48, reset=reset), 48)
         state, action = jax.eval_shape(env.reset, key)[0], jnp.zeros(48, jnp.int32)
         steps[reset] = flops(env.step, key, state, action)
-    # The rest is how starts are found that were drawn before.
+    # The rest is the cost of reading starts that were drawn before.
     assert steps["every_step"] - steps["auto"] > 0.5 * flops(env.reset, key)
 
 
 @pytest.mark.parametrize("name", CHEAP_RESETS)
-def test_a_start_that_costs_less_than_to_fetch_one_is_computed_anew(name):
+def test_cheap_starts_are_computed_at_every_reset(name):
     pytest.importorskip(name.partition("/")[0])
     assert registry.make_task(EnvConfig(name)).cheap_reset
 
 
 def ends(name, count, stagger, limit=0, **options):
-    """Where rows are truncated, and first observations: [T, N], [N, ...]."""
+    """Return first observations [N, ...], truncated [T, N] and valid [T, N]."""
     config = EnvConfig(name, num_envs=12, max_episode_steps=limit, stagger=stagger, options=options)
     env = registry.make(config, 12)
 
@@ -158,21 +158,21 @@ def ends(name, count, stagger, limit=0, **options):
 
 
 @pytest.mark.parametrize("name", ["dummy/constant", "particles/spread"])
-def test_staggered_environments_begin_alike_and_end_at_steps_of_their_own(name):
+def test_staggered_environments_start_together_and_end_at_different_steps(name):
     limit = 10
     first, truncated, valid = ends(name, 3 * limit, True, limit)
     jax.tree.map(np.testing.assert_array_equal, first, ends(name, 1, False, limit)[0])
     when = [np.flatnonzero(column) for column in truncated.T]
     begun = np.array([steps[0] for steps in when])
     assert (begun < limit).all() and len(np.unique(begun)) > 2
-    # A whole episode, and the row that begins it, lie between all further ends.
+    # Between further ends there is a whole episode and its reset row.
     assert all((np.diff(steps) == limit + 1).all() for steps in when)
     assert (valid[0]).all() and (~valid.T).sum() == sum(len(s) - (s[-1] == 29) for s in when)
-    if name == "particles/spread":  # agents of a world end at once
+    if name == "particles/spread":  # agents of one environment end together
         assert (begun.reshape(-1, 3) == begun[::3, None]).all()
 
 
-def test_without_stagger_time_limits_end_all_at_once():
+def test_without_stagger_time_limits_end_all_episodes_together():
     truncated = ends("dummy/constant", 12, False)[1]
     assert (np.flatnonzero(truncated.any(axis=1)) == [9]).all() and truncated[9].all()
 
@@ -192,6 +192,6 @@ def test_evaluations_are_not_staggered():
         ("gymnasium/CartPole-v1", "env.stagger needs a simulator in JAX"),
     ],
 )
-def test_what_cannot_be_staggered_is_refused(name, said):
+def test_environments_that_cannot_be_staggered_are_rejected(name, said):
     pytest.importorskip(name.partition("/")[0])
     assert said in message(name, stagger=True)

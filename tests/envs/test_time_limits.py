@@ -128,7 +128,7 @@ class SizedByForm(Sized):
 
 
 class Still:
-    """Reward 1 at every step; never ends by itself."""
+    """A task with reward 1 at every step that never terminates."""
 
     observation = Box((2,))
     action = Discrete(2)
@@ -152,7 +152,7 @@ class BraxState(NamedTuple):
 
 
 class StillBrax:
-    """A robot that stands still, as Brax's registry makes robots."""
+    """A robot that does not move, with the interface of Brax's registry."""
 
     action_size, dt = 1, 0.1
 
@@ -233,7 +233,7 @@ CASES = [
 
 
 def collected(env, choose, length, rollouts=1):
-    """Transitions of one rollout after another, of actions by `choose` of observations."""
+    """Yield the transitions of consecutive rollouts with the actions `choose(obs)`."""
 
     def act(key, carry, obs, start):
         action = choose(obs)
@@ -249,7 +249,7 @@ def collected(env, choose, length, rollouts=1):
 
 
 def advantage_of(rows):
-    """Advantages of rewards of 1, where V is right everywhere."""
+    """Compute advantages for rewards of 1 and the correct value everywhere."""
     reward = rows.valid.astype(np.float32)
     value = jnp.full(reward.shape, 1 / (1 - GAMMA))
     after = value
@@ -272,7 +272,7 @@ def still_world(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_time_limit_alone_leaves_no_advantage(case, still_world, monkeypatch):
+def test_time_limits_alone_give_zero_advantage(case, still_world, monkeypatch):
     family = str(case.name).partition("/")[0]
     if family in families.ADAPTERS:
         pytest.importorskip(families.load(family).requires)
@@ -311,7 +311,7 @@ def test_a_time_limit_alone_leaves_no_advantage(case, still_world, monkeypatch):
         ("SizedByForm", 4, (True, False)),
     ],
 )
-def test_an_end_of_the_task_at_the_limit_is_a_termination(name, limit, ends, still_world):
+def test_an_end_of_the_task_at_the_time_limit_is_a_termination(name, limit, ends, still_world):
     options = {"edge": 2.9, "max_steps_in_episode": limit}
     env = registry.make(EnvConfig(name=f"gymnax/old.py:{name}", options=options), 1)
     (rows,) = collected(env, lambda obs: jnp.ones(1, jnp.int32), 4)
@@ -321,7 +321,7 @@ def test_an_end_of_the_task_at_the_limit_is_a_termination(name, limit, ends, sti
     assert found == (ends or (False, True))
 
 
-def test_an_environment_that_needs_its_limit_for_shapes_is_refused(still_world):
+def test_an_environment_whose_shapes_depend_on_its_limit_is_rejected(still_world):
     name = "gymnax/old.py:Sized"
     with pytest.raises(ValueError, match="to distinguish the task's own ends") as caught:
         registry.make(EnvConfig(name=name), 1)
@@ -336,7 +336,7 @@ def test_an_environment_that_needs_its_limit_for_shapes_is_refused(still_world):
 )
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone")
-def test_a_time_limit_alone_leaves_no_advantage_in_a_unity_player(asks, tmp_path):
+def test_time_limits_alone_give_zero_advantage_in_a_unity_build(asks, tmp_path):
     pytest.importorskip("grpc")
     arguments = f"--agents 3 --cut --length 4 --parameter goal {asks}"
     options = {"arguments": arguments, "timeout": 20.0, "max_agents": 3, "parameters.goal": 0.0}
@@ -348,7 +348,7 @@ def test_a_time_limit_alone_leaves_no_advantage_in_a_unity_player(asks, tmp_path
         env.close()
     absent = 0
     for rows in found:
-        if "offset" not in asks:  # nor are first and last decisions shorter than others
+        if "offset" not in asks:  # with an offset, first and last decisions are shorter than others
             np.testing.assert_allclose(rows.reward[rows.valid], 1.0, rtol=1e-6)
         assert not rows.terminated.any()
         np.testing.assert_allclose(advantage_of(rows), 0.0, atol=1e-6)
@@ -359,7 +359,7 @@ def test_a_time_limit_alone_leaves_no_advantage_in_a_unity_player(asks, tmp_path
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone")
-def test_a_time_limit_alone_leaves_no_advantage_in_a_godot_game():
+def test_time_limits_alone_give_zero_advantage_in_a_godot_game():
     options = {"arguments": "--cut=2", "timeout": 10.0}
     env = registry.make(EnvConfig(name=f"godot/{GAME}", num_envs=4, options=options), 4)
     try:

@@ -1,4 +1,4 @@
-"""The auto-reset, fresh starts and NaN containment, on a task whose every number is known."""
+"""Auto-reset, fresh starts and NaN containment, on a task with known numbers."""
 
 import functools
 import itertools
@@ -25,7 +25,7 @@ STAY, END, NAN_OBS, NAN_REWARD, INF_OBS, HUGE_OBS, HUGE_REWARD = range(7)
 
 @dataclass(frozen=True)
 class Clock:
-    """Shows a random number that the episode keeps, and the steps since its start."""
+    """A task that observes a random number of the episode and the steps since its start."""
 
     observation = Box((2,))
     action = Discrete(7)
@@ -38,7 +38,7 @@ class Clock:
         return state, state
 
     def step(self, key, state, action):
-        """Goes on, ends, or breaks, as the action says. What breaks stays broken."""
+        """Continue, end, or diverge, depending on the action. A diverged state stays diverged."""
         del key
         state = state + jnp.array([0.0, 1.0])
         state = jnp.where(action == NAN_OBS, jnp.nan, state)
@@ -51,13 +51,13 @@ class Clock:
 
 @functools.cache
 def compiled(num_envs, limit, fresh_every_step):
-    """reset, step and begin_rollout."""
+    """Return compiled reset, step and begin_rollout."""
     env = VectorEnv(TimeLimit(Clock(), limit), num_envs, fresh_every_step=fresh_every_step)
     return tuple(map(jax.jit, (env.reset, env.step, partial(begin, env))))
 
 
 def run(actions, *, fresh_every_step=True, limit=1000, refresh_at=()):
-    """Rows of steps, numpy [T, N], of `actions` [T, N]."""
+    """Return the first observation and the rows, numpy [T, N], of `actions` [T, N]."""
     actions = jnp.asarray(actions)
     reset, step, refresh = compiled(actions.shape[1], limit, fresh_every_step)
     state, first = reset(jax.random.key(0))
@@ -83,12 +83,12 @@ def test_an_episode_by_hand():
     assert not rows.truncated.any() and not rows.diverged.any()
 
 
-def test_ending_again_on_the_reset_row_means_nothing():
+def test_an_end_on_a_reset_row_is_ignored():
     _, rows = run([[END], [END], [END], [END]])
     np.testing.assert_array_equal(rows.terminated[:, 0], [True, False, True, False])
 
 
-def test_the_time_limit_truncates_unless_the_task_ends_by_itself_on_that_step():
+def test_the_time_limit_truncates_unless_the_task_terminates_on_that_step():
     _, rows = run([[STAY, STAY], [STAY, STAY], [STAY, END], [STAY, STAY]], limit=3)
     np.testing.assert_array_equal(rows.truncated[2], [True, False])
     np.testing.assert_array_equal(rows.terminated[2], [False, True])
@@ -101,7 +101,7 @@ def test_starts_drawn_every_step_are_always_new():
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 5, 8, 512])
-def test_an_environments_episodes_take_all_starts_in_turn(num_envs):
+def test_the_episodes_of_an_environment_take_all_starts_in_turn(num_envs):
     step = stride(num_envs)
     turns = (np.arange(num_envs) * step) % num_envs
     assert sorted(turns) == list(range(num_envs))
@@ -109,19 +109,19 @@ def test_an_environments_episodes_take_all_starts_in_turn(num_envs):
 
 
 @pytest.mark.toy
-def test_the_stride_of_the_most_environments_is_found_at_once():
+def test_the_stride_of_16_million_environments_is_found_quickly():
     # 2**24 (sqrt(5) - 1) / 2 = 10368889.7; even numbers have a common divisor with 2**24.
     assert stride(2**24) == 10368889
 
 
 def test_starts_drawn_once_are_taken_with_a_stride_until_refreshed():
-    # 17 environments that end at once: stride 11. The first row of starts is their own.
+    # 17 environments that end together: stride 11. The first row has the first starts.
     end = [[END] * 17] * 12
     first, rows = run(end, fresh_every_step=False)
     starts = np.array([first[:, 0], *rows.obs[1::2, :, 0]])
     for k in range(7):
         np.testing.assert_array_equal(starts[k], starts[0][(np.arange(17) + 11 * k) % 17])
-    # Those after the third are drawn anew, and the turn goes on.
+    # Starts after the third are new, and the order continues.
     first, rows = run(end, fresh_every_step=False, refresh_at=(6,))
     starts = np.array([first[:, 0], *rows.obs[1::2, :, 0]])
     assert not np.isin(starts[4:], starts[:4]).any()
@@ -158,7 +158,7 @@ def test_few_environments_draw_part_of_sixteen_starts_for_each_rollout():
     np.testing.assert_array_equal(changed, np.arange(16).reshape(4, 4))
 
 
-def test_the_starts_of_an_environment_are_where_it_says():
+def test_starts_returns_the_first_observation_of_each_environment():
     env = VectorEnv(Clock(), 5, fresh_every_step=False)
     state, _ = env.reset(jax.random.key(0))
     state = begin(env, state)
@@ -171,7 +171,7 @@ def test_the_starts_of_an_environment_are_where_it_says():
 
 @dataclass(frozen=True)
 class Counting:
-    """Counts and pays in integers, beside a number that is NaN from the third step on."""
+    """A task with integer counts and rewards, and a float that is NaN from the third step on."""
 
     observation = Dict.of({"count": Box((1,)), "even": Box((1,), 0.0, 1.0, "bool"), "x": Box((1,))})
     action = Discrete(2)
@@ -179,21 +179,21 @@ class Counting:
     cheap_reset = False
 
     def reset(self, key):
-        """From -1."""
+        """Start at -1."""
         return jnp.int32(-1), self.see(jnp.int32(-1))
 
     def see(self, count):
-        """The count, an integer that is a flag, and a float."""
+        """Return the count, an integer that is a flag, and a float."""
         x = jnp.where(count < 2, 0.5, jnp.nan)
         return {"count": count[None], "even": 1 - abs(count[None]) % 2, "x": x[None]}
 
     def step(self, key, state, action):
-        """One more; pays the count."""
+        """Add 1. The reward is the count."""
         return state + 1, TaskStep(self.see(state + 1), state + 1, jnp.array(False), False)
 
 
 @pytest.mark.parametrize("fresh_every_step", [True, False])
-def test_integers_arrive_as_their_space_says_and_floats_beside_them_are_checked(fresh_every_step):
+def test_integer_observations_keep_their_dtype_and_float_parts_are_checked(fresh_every_step):
     env = VectorEnv(Counting(), 2, fresh_every_step=fresh_every_step)
     state, obs = env.reset(jax.random.key(0))
     state = begin(env, state)
@@ -214,7 +214,7 @@ def test_integers_arrive_as_their_space_says_and_floats_beside_them_are_checked(
 
 @dataclass(frozen=True)
 class TwoKinds:
-    """Episodes of 2 or of 50 steps, as the start decides, which pay 1 per step."""
+    """Episodes of 2 or of 50 steps, decided at the start, with reward 1 per step."""
 
     observation = Box(())
     action = Discrete(2)
@@ -222,18 +222,18 @@ class TwoKinds:
     cheap_reset = False
 
     def reset(self, key):
-        """Either kind, with equal probability."""
+        """Start either kind with equal probability."""
         length = jnp.where(jax.random.bernoulli(key), 50.0, 2.0)
         return (length, jnp.zeros(())), length
 
     def step(self, key, state, action):
-        """One step nearer to the end."""
+        """Advance by one step."""
         length, steps = state[0], state[1] + 1
         return (length, steps), TaskStep(length, 1.0, steps >= length, jnp.array(False))
 
 
 def renewal(rows):
-    """Expected (share of steps in long episodes, mean return) of so many rows of `TwoKinds`.
+    """Compute the expected (share of steps in long episodes, mean return) of rows of `TwoKinds`.
 
     An episode of L steps takes L + 1 rows; with r rows to go, the sums S(r) of (steps in long
     episodes, steps, episodes that ended, their returns) are what the first adds plus S(r - L - 1).
@@ -252,7 +252,7 @@ def renewal(rows):
     ("num_envs", "fresh_every_step"),
     [(64, True), (64, False), (16, False), (5, False), (1, False), (1, True)],
 )
-def test_short_episodes_have_their_exact_share(num_envs, fresh_every_step):
+def test_short_episodes_are_sampled_in_proportion(num_envs, fresh_every_step):
     env = VectorEnv(TwoKinds(), num_envs, fresh_every_step=fresh_every_step)
 
     def act(key, carry, obs, start):
@@ -280,7 +280,7 @@ def test_short_episodes_have_their_exact_share(num_envs, fresh_every_step):
 
 @pytest.mark.parametrize("breakage", [NAN_OBS, NAN_REWARD, INF_OBS, HUGE_OBS, HUGE_REWARD])
 @pytest.mark.parametrize("fresh_every_step", [True, False])
-def test_a_broken_environment_begins_anew_alone_and_is_paid_nothing(breakage, fresh_every_step):
+def test_only_the_diverged_environment_restarts_and_gets_zero_reward(breakage, fresh_every_step):
     calm = np.full((6, 3), STAY)
     broken = calm.copy()
     broken[2, 1] = breakage
@@ -290,7 +290,7 @@ def test_a_broken_environment_begins_anew_alone_and_is_paid_nothing(breakage, fr
     np.testing.assert_array_equal(rows.diverged.nonzero(), [[2], [1]])
     assert not rows.terminated.any() and not rows.truncated.any()
     assert rows.reward[2, 1] == 0
-    # The others, bit for bit, and the episode that follows.
+    # The others are bit-identical, and the next episode is valid.
     jax.tree.map(
         lambda a, b: np.testing.assert_array_equal(a[:, [0, 2]], b[:, [0, 2]]), rows, expected
     )
@@ -299,7 +299,7 @@ def test_a_broken_environment_begins_anew_alone_and_is_paid_nothing(breakage, fr
     np.testing.assert_array_equal(rows.reward[2:, 1], [0, 1, 2, 3])
 
 
-def test_large_numbers_within_the_limit_are_numbers():
+def test_large_values_within_the_limit_are_accepted():
     assert LARGEST == 1e10
     ok = bounded({"a": jnp.array([[0.0, -1e10], [0.0, 1.001e10], [jnp.nan, 0.0]])})
     np.testing.assert_array_equal(ok, [True, False, False])
@@ -308,7 +308,7 @@ def test_large_numbers_within_the_limit_are_numbers():
     np.testing.assert_array_equal(bounded(half), [True, False, False])
 
 
-def test_breaking_on_a_reset_row_is_not_counted():
+def test_divergence_on_a_reset_row_is_not_counted():
     _, rows = run([[END], [NAN_OBS], [STAY]])
     assert not rows.diverged.any()
     np.testing.assert_array_equal(rows.obs[1:, 0, 1], [0, 1])
@@ -331,7 +331,7 @@ def test_diverged_episodes_are_counted_in_the_rollout():
 
 
 def test_the_step_before_a_divergence_bootstraps_from_the_last_finite_observation():
-    # Values are what is seen, so that the last finite observation 2 is worth 2; then 1 again.
+    # Values equal observations: the last finite observation 2 has value 2, then 1 again.
     _, rows = run([[STAY], [STAY], [NAN_OBS], [STAY], [END]])
     np.testing.assert_array_equal(rows.diverged[:, 0], [0, 0, 1, 0, 0])
     value = np.concatenate([[[0.0]], rows.obs[:, :, 1]])
@@ -339,11 +339,11 @@ def test_the_step_before_a_divergence_bootstraps_from_the_last_finite_observatio
     ends = rows.terminated, rows.terminated | rows.truncated, rows.valid
     decay = {"gamma": 0.5, "gae_lambda": 0.5}
     advantage, _ = gae(rows.reward, value[:-1], value[1:], *ends, **decay)
-    # 2 + 2 / 2 - 1 before it, 1 + 1 / 2 - 0 + 2 / 4 before that, and nothing for the break.
+    # 2 + 2 / 2 - 1 before it, 1 + 1 / 2 - 0 + 2 / 4 before that, and 0 for the divergence.
     np.testing.assert_array_equal(advantage[:, 0], [2.0, 2.0, 0.0, 1.75, 1.0])
 
 
-def test_no_discounted_return_outlives_a_divergence():
+def test_a_divergence_resets_the_discounted_return():
     _, rows = run([[STAY], [STAY], [NAN_OBS], [STAY], [STAY]])
     done = rows.terminated | rows.truncated
     returns, carried = discounted_returns(rows.reward, done, rows.valid, jnp.zeros(1), 0.5)

@@ -1,4 +1,4 @@
-"""Many agents: rows worked by hand, in JAX and through PettingZoo; padding, masks, containment."""
+"""Multi-agent environments in JAX and PettingZoo: rows by hand, padding, masks, containment."""
 
 import runpy
 
@@ -66,7 +66,7 @@ class Hand:
 
 
 class WithState(Hand):
-    """Shows its clock."""
+    """A task whose global state is its clock."""
 
     state_space = Box((2,))
 
@@ -92,14 +92,14 @@ def pettingzoo(name, rows, *, limit=0, kind="thread", **options):
 
 
 def hand(simulator, *, limit=0, nan_at=0):
-    """Two worlds, six rows."""
+    """Return two environments with six rows."""
     if simulator == "jax":
         return lift(Hand(nan_at), 2, limit)
     return pettingzoo("make_hand", 6, limit=limit, kind=simulator, nan_at=nan_at)
 
 
 def play(env, actions, seeds=None):
-    """First observations and the answers [T, N, ...] to actions [T, N, ...]."""
+    """Return first observations and the steps [T, N, ...] of actions [T, N, ...]."""
 
     def run(key):
         state, obs = env.reset(key)
@@ -115,12 +115,12 @@ def play(env, actions, seeds=None):
         env.close()
 
 
-# In world 0 a stays (its action is 1), in world 1 it leaves at once (2); b does 1, c does 2.
+# Environment 0: a stays (action 1). Environment 1: a leaves in step 1 (2). b does 1, c does 2.
 ACTIONS = jnp.array([[1, 1, 2, 2, 1, 2]] * 6, jnp.int32)
 
 
 @pytest.mark.parametrize("simulator", SIMULATORS)
-def test_rows_are_as_worked_by_hand(simulator):
+def test_rows_equal_hand_worked_ones(simulator):
     first, out = play(hand(simulator), ACTIONS)
     np.testing.assert_array_equal(first["agent"], [0, 1, 2, 0, 1, 2])
     np.testing.assert_array_equal(first["obs"], np.zeros((6, 3)))
@@ -128,10 +128,10 @@ def test_rows_are_as_worked_by_hand(simulator):
         out.reward,
         [
             [101, 111, 221, 201, 111, 221],
-            [102, 112, 222, 0, 112, 222],  # world 1: a is out since the step before
+            [102, 112, 222, 0, 112, 222],  # environment 1: a left in the previous step
             [103, 0, 223, 0, 0, 223],
             [104, 0, 224, 0, 0, 224],
-            [0, 0, 0, 0, 0, 0],  # both worlds begin anew
+            [0, 0, 0, 0, 0, 0],  # both environments reset
             [101, 111, 221, 201, 111, 221],
         ],
     )
@@ -163,7 +163,7 @@ def test_rows_are_as_worked_by_hand(simulator):
     np.testing.assert_array_equal(
         a, [[1, -1, 0], [2, -2, 0], [3, -3, 0], [4, -4, 0], [0, 0, 0], [1, -1, 0]]
     )
-    np.testing.assert_array_equal(b[:, 0], [1, 2, 2, 2, 0, 1])  # held while it is out
+    np.testing.assert_array_equal(b[:, 0], [1, 2, 2, 2, 0, 1])  # held after it left
     np.testing.assert_array_equal(b[:, 1:], np.zeros((6, 2)))
     np.testing.assert_array_equal(
         c, [[1, 1, 2], [2, 2, 2], [3, 3, 2], [4, 4, 2], [0, 0, 0], [1, 1, 2]]
@@ -172,19 +172,19 @@ def test_rows_are_as_worked_by_hand(simulator):
 
 
 @pytest.mark.parametrize("simulator", NOT_ALL)
-def test_a_time_limit_truncates_all_who_live_at_once(simulator):
+def test_a_time_limit_truncates_all_remaining_agents_together(simulator):
     _, out = play(hand(simulator, limit=3), ACTIONS)
     np.testing.assert_array_equal(out.truncated[2], [1, 0, 1, 0, 0, 1])
     np.testing.assert_array_equal(out.truncated.sum(axis=0), [1, 0, 1, 0, 0, 1])
     np.testing.assert_array_equal(out.terminated[2], np.zeros(6))
     np.testing.assert_array_equal(out.valid[3], np.zeros(6))
-    np.testing.assert_array_equal(out.obs["obs"][2, 2], [3, 3, 2])  # the true last one
+    np.testing.assert_array_equal(out.obs["obs"][2, 2], [3, 3, 2])  # the true last observation
     np.testing.assert_array_equal(out.obs["obs"][3], np.zeros((6, 3)))
     np.testing.assert_array_equal(out.valid[4:], out.valid[:2])
 
 
 @pytest.mark.parametrize("simulator", NOT_ALL)
-def test_one_agents_nan_cuts_its_world_for_all_who_live(simulator):
+def test_a_nan_of_one_agent_diverges_all_remaining_agents_of_its_environment(simulator):
     _, out = play(hand(simulator, nan_at=3), ACTIONS)
     np.testing.assert_array_equal(out.diverged[2], [1, 0, 1, 0, 0, 1])
     assert out.diverged[:5].sum() == 3
@@ -193,7 +193,7 @@ def test_one_agents_nan_cuts_its_world_for_all_who_live(simulator):
     np.testing.assert_array_equal(out.reward[2], np.zeros(6))
     np.testing.assert_array_equal(out.obs["obs"][2], np.zeros((6, 3)))
     np.testing.assert_array_equal(out.obs["agent"][2], [0, 1, 2, 0, 1, 2])
-    # In JAX the next episode begins at once, on the host one row later, and nothing is masked.
+    # In JAX the next episode starts immediately, on the host one row later without a mask.
     if simulator != "jax":
         np.testing.assert_array_equal(out.obs["action_mask"][2], np.ones((6, 3)))
     begins = 2 if simulator == "jax" else 3
@@ -203,7 +203,7 @@ def test_one_agents_nan_cuts_its_world_for_all_who_live(simulator):
 
 
 @pytest.mark.parametrize("simulator", ["jax", "thread"])
-def test_spaces_are_padded_to_the_largest_and_masks_say_what_is_there(simulator):
+def test_spaces_are_padded_to_the_largest_and_masks_mark_valid_actions(simulator):
     env = hand(simulator)
     assert env.spec.observation == Dict.of(
         {
@@ -223,12 +223,12 @@ def test_spaces_are_padded_to_the_largest_and_masks_say_what_is_there(simulator)
 
 
 @pytest.mark.parametrize("simulator", ["jax", "thread"])
-def test_an_action_that_an_agent_does_not_have_is_its_last(simulator):
+def test_an_action_beyond_an_agents_space_is_its_last_action(simulator):
     _, out = play(hand(simulator), ACTIONS.at[:, 1].set(2))
     assert out.reward[0, 1] == 111
 
 
-def test_the_state_of_the_world_is_its_own_or_all_observations():
+def test_the_global_state_is_the_environments_own_or_all_observations():
     _, out = play(lift(WithState(), 2, global_state=True), ACTIONS)
     np.testing.assert_array_equal(out.obs["state"][:, 4], [[t, -t] for t in (1, 2, 3, 4, 0, 1)])
     _, out = play(lift(Hand(), 2, global_state=True), ACTIONS)
@@ -242,7 +242,7 @@ def test_the_state_of_the_world_is_its_own_or_all_observations():
 
 
 @pytest.mark.parametrize("where", ["obs", "info"])
-def test_pettingzoos_masks_are_a_part_of_the_observation(where):
+def test_masks_of_pettingzoo_are_part_of_the_observation(where):
     env = pettingzoo("Masked", 3, where=where, mask=where == "info")
     first, out = play(env, jnp.array([[1, 1, 2]] * 3, jnp.int32))
     assert env.spec.observation["obs"] == Box((3,))
@@ -253,7 +253,7 @@ def test_pettingzoos_masks_are_a_part_of_the_observation(where):
     np.testing.assert_array_equal(out.obs["action_mask"][2], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
 
 
-def test_continuous_actions_are_scaled_to_each_agents_own_bounds():
+def test_continuous_actions_are_scaled_to_the_bounds_of_each_agent():
     env = pettingzoo("Pushes", 3)
     assert env.spec.action == Box((3,), -1.0, 1.0)
     actions = jnp.array([[[0.5, -1, 9], [-0.5, 9, 9], [1, 0, -2]]], jnp.float32)
@@ -262,7 +262,7 @@ def test_continuous_actions_are_scaled_to_each_agents_own_bounds():
     np.testing.assert_allclose(out.reward, [[3, 0, 0]], atol=1e-6)
 
 
-def test_agents_alike_may_act_in_products_and_see_pictures():
+def test_agents_with_equal_spaces_may_have_composite_actions_and_image_observations():
     env = pettingzoo("Robots", 4)
     assert env.spec.observation["obs"] == Box((2, 3, 1), 0.0, 255.0, "uint8")
     assert env.spec.action == Dict((("pick", Discrete(5)), ("push", Box((1,), -1.0, 1.0))))
@@ -304,14 +304,14 @@ def test_bounded_vectors_are_padded_within_bounds():
     np.testing.assert_array_equal(other, [2.0, 3.0])
 
 
-def test_vmapped_seeds_of_worlds_fold_into_one_pool():
+def test_vmapped_seeds_of_multi_agent_environments_share_one_pool():
     env = pettingzoo("Hand", 6)
     _, out = play(env, ACTIONS, seeds=3)
     _, alone = play(pettingzoo("Hand", 6), ACTIONS)
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, [y] * 3), out, alone)
 
 
-def test_rows_that_are_no_whole_worlds_are_refused_with_the_nearest_that_are():
+def test_num_envs_that_is_not_a_multiple_of_the_agents_is_rejected_with_a_suggestion():
     with pytest.raises(ValueError, match=r"env\.num_envs = 7 counts agents.*has 3 per world.*= 6$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=7), 7)
     with pytest.raises(ValueError, match=r"in each of 2 shards. Try env.num_envs = 12$"):
@@ -323,7 +323,7 @@ def test_rows_that_are_no_whole_worlds_are_refused_with_the_nearest_that_are():
     assert registry.make(EnvConfig(name="particles/tag"), 6, evaluation=True).spec.num_envs == 10
 
 
-def test_worlds_that_end_by_themselves_need_no_time_limit():
+def test_multi_agent_environments_that_terminate_need_no_time_limit():
     env = pettingzoo("Endless", 6)
     assert env.spec.max_episode_steps == 0
     _, out = play(env, ACTIONS)
@@ -333,14 +333,14 @@ def test_worlds_that_end_by_themselves_need_no_time_limit():
 
 
 @pytest.mark.parametrize("limit", [np.int64(3), 3.0, np.array(3)], ids=repr)
-def test_a_limit_in_max_cycles_may_be_of_any_type_of_number(limit):
+def test_max_cycles_may_have_any_numeric_type(limit):
     world = pytest.importorskip("purejaxppo.envs.host.workers.pettingzoo_world")
     spec = world.WorldSpec(f"{EXAMPLE_WORLDS}:Cycles", (("cycles", limit),))
     assert spec().max_episode_steps == 3
 
 
 @pytest.mark.parametrize("limit", [0, 2.5, "3", True])
-def test_a_limit_in_max_cycles_that_is_not_a_whole_number_is_refused(limit):
+def test_max_cycles_that_is_not_a_whole_number_is_rejected(limit):
     text = message("Cycles", cycles=limit)
     assert text.endswith(
         f"Cycles: max_cycles = {limit!r}: a time limit must be a whole number of steps, at least "
@@ -355,7 +355,7 @@ def message(name, **options):
     return str(error.value)
 
 
-def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
+def test_unusable_multi_agent_environments_get_a_one_sentence_error():
     text = message("Mixed")
     assert "agents a and b act in spaces that cannot be padded to one" in text
     assert "Discrete(n=2)" in text and "a Box of shape (2,)" in text
@@ -392,20 +392,20 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
         ("OldReset", {}, "reset returned only an observation, as in Gym before 0.26"),
     ],
 )
-def test_worlds_that_fail_say_so(name, options, words):
+def test_failing_multi_agent_environments_are_reported(name, options, words):
     with pytest.raises(SimulatorError, match=words):
         play(pettingzoo(name, 3, **options), jnp.zeros((3, 3), jnp.int32))
 
 
 @pytest.mark.parametrize("name", ["KeepsTheEnded", "PaysArrays"])
-def test_worlds_may_list_ended_agents_and_return_arrays_of_one_value(name):
+def test_multi_agent_environments_may_list_ended_agents_and_return_arrays_of_one_value(name):
     actions = jnp.array([[1, 1, 2]] * 6, jnp.int32)
     rows = [play(pettingzoo(x, 3), actions)[1] for x in (name, "Hand")]
     jax.tree.map(np.testing.assert_array_equal, *rows)
     assert rows[0].terminated.any()
 
 
-# Since 1.27 PettingZoo's own modules say that its registry is to be preferred.
+# Since 1.27 PettingZoo's modules recommend its registry.
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "words"),
@@ -419,7 +419,7 @@ def test_worlds_may_list_ended_agents_and_return_arrays_of_one_value(name):
         ("numpy:zeros", "numpy:zeros: .*argument"),
     ],
 )
-def test_wrong_pettingzoo_names_are_answered_in_one_sentence(name, words):
+def test_wrong_pettingzoo_names_get_a_one_sentence_error(name, words):
     pytest.importorskip("mpe2")
     config = EnvConfig(name=f"pettingzoo/{name}", options={"workers": "thread"})
     with pytest.raises(ValueError, match=words) as error:
@@ -427,7 +427,7 @@ def test_wrong_pettingzoo_names_are_answered_in_one_sentence(name, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_registered_id_is_made_or_says_what_it_lacks():
+def test_a_registered_id_is_made_or_its_missing_package_is_reported():
     pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
     from pettingzoo.env_registry.registration import register
 
@@ -484,7 +484,7 @@ def test_an_agent_trains_is_evaluated_and_recorded(name):
         options = {"workers": "thread"}
         agent, curves = trained(HAND, **{"env.options": options})
     assert np.isfinite(np.asarray(curves.losses.policy_loss)).all()
-    result = evaluate(agent, 4)  # rounded up to two worlds of three, and cut off
+    result = evaluate(agent, 4)  # rounded up to two environments of three agents, then cut
     assert result.returns.shape == result.lengths.shape == (4,)
     _, states, rewards = record_states(agent)
     assert len(states) == len(rewards) + 1 > 1
@@ -493,13 +493,13 @@ def test_an_agent_trains_is_evaluated_and_recorded(name):
         assert states[2].pixels()[0, 0, 0] == 80
 
 
-def test_evaluated_returns_are_those_of_each_agents_own_episode(make_config):
+def test_evaluated_returns_cover_each_agents_own_episode(make_config):
     pytest.importorskip("pettingzoo")
     env = {"name": HAND, "num_envs": 6, "options": {"workers": "thread"}}
     agent = Agent(make_config(env=env), AgentState({}, None))
 
     class Fixed:
-        """Always does a 1, b 1, c 2."""
+        """A policy that always takes 1 for a, 1 for b and 2 for c."""
 
         network = agent.policy.network
 
@@ -515,7 +515,7 @@ def test_evaluated_returns_are_those_of_each_agents_own_episode(make_config):
     np.testing.assert_array_equal(returns, [410, 223, 890, 410, 223])
 
 
-def test_joint_spaces_of_agents_alike_need_no_padding():
+def test_joint_spaces_of_agents_with_equal_spaces_need_no_padding():
     class Alike(Hand):
         observation = (MultiDiscrete((5, 5)),) * 3
         action = (MultiDiscrete((2, 3)),) * 3

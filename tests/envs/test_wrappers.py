@@ -1,4 +1,4 @@
-"""Time limits and the scaling of actions."""
+"""Wrappers: time limits, scaling and repetition of actions."""
 
 from dataclasses import dataclass
 
@@ -24,16 +24,16 @@ class Echo:
     cheap_reset = True
 
     def reset(self, key):
-        """Nothing yet."""
+        """Return no observation."""
         return (), None
 
     def step(self, key, state, action):
-        """The action."""
+        """Return the action as the observation."""
         return state, TaskStep(action, jnp.float32(0), jnp.array(False), jnp.array(False))
 
 
 def echoed(task, action):
-    """What the innermost task was given, which is what `to_simulator` says."""
+    """Return the action that the innermost task gets, and check `to_simulator`."""
     given = task.step(None, (), action)[1].obs
     jax.tree.map(np.testing.assert_array_equal, task.to_simulator(action), given)
     return given
@@ -51,7 +51,7 @@ def test_actions_are_clipped_then_scaled_to_the_bounds():
         np.testing.assert_allclose(echoed(task, jnp.array(unit)), expected, rtol=1e-6)
 
 
-def test_actions_between_minus_one_and_one_are_clipped_alone():
+def test_actions_of_a_unit_space_are_only_clipped():
     task = UnitActions(Echo(Box((2,), -1.0, 1.0)))
     np.testing.assert_array_equal(echoed(task, jnp.array([0.3, -7.0])), np.float32([0.3, -1.0]))
 
@@ -70,13 +70,13 @@ LARGEST = float(np.finfo(np.float32).max)
         Discrete(9),
     ],
 )
-def test_unbounded_and_discrete_actions_pass(space):
+def test_unbounded_and_discrete_actions_pass_unchanged(space):
     task = UnitActions(Echo(space))
     assert task.action == space
     np.testing.assert_array_equal(echoed(task, jnp.array([5, 3])), [5, 3])
 
 
-def test_parts_of_a_dict_are_scaled_each_by_its_own_bounds():
+def test_parts_of_a_dict_are_scaled_by_their_own_bounds():
     space = Dict.of({"a": Box((1,), 0.0, 4.0), "b": Discrete(3), "c": Box((1,))})
     task = UnitActions(Echo(space))
     assert task.action["a"] == Box((1,), -1.0, 1.0)
@@ -85,7 +85,7 @@ def test_parts_of_a_dict_are_scaled_each_by_its_own_bounds():
     assert (out["a"], out["b"], out["c"]) == (3.0, 2, 7.0)
 
 
-def test_actions_with_no_axis_or_several_are_flattened():
+def test_actions_without_exactly_one_axis_are_flattened():
     scalar = FlatActions(Echo(Box((), -2.0, 2.0)))
     assert scalar.action.shape == (1,)
     assert echoed(scalar, jnp.array([1.5])).shape == ()
@@ -95,7 +95,7 @@ def test_actions_with_no_axis_or_several_are_flattened():
     np.testing.assert_array_equal(echoed(square, jnp.ones(4)), [[1, 2], [3, 4]])
 
 
-def test_the_time_limit_counts_from_the_reset_and_keeps_the_tasks_own_truncation(key):
+def test_the_time_limit_counts_from_the_reset_and_keeps_truncation_by_the_task(key):
     task = TimeLimit(Echo(Discrete(2)), 3)
     assert task.max_episode_steps == 3
     state, _ = task.reset(key)
@@ -116,19 +116,19 @@ def test_the_time_limit_counts_from_the_reset_and_keeps_the_tasks_own_truncation
 
 
 class Climb:
-    """Pays the step's number, ends after the fifth, and writes into the state it is given."""
+    """A task whose reward is the step's number. It ends after step 5 and changes its state in place."""
 
     observation, action = Box(()), Discrete(2)
     max_episode_steps, cheap_reset, frame_rate = 10, True, 60.0
 
     def step(self, key, state, action):
-        """One step up."""
+        """Go up by one."""
         state["height"] = state["height"] + 1
         end = state["height"] == 5
         return state, TaskStep(state["height"], state["height"], end, jnp.array(False))
 
 
-def test_a_repeated_action_is_paid_for_each_time_until_the_episode_ends(key):
+def test_the_rewards_of_a_repeated_action_are_summed_until_the_episode_ends(key):
     task = ActionRepeat(Climb(), 3)
     step = jax.jit(task.step)
     state, out = step(key, {"height": 0.0}, 1)

@@ -1,4 +1,4 @@
-"""Grid worlds: their two ends, rewards, observations and rulesets, worked by hand."""
+"""Grid worlds by hand: ends, rewards, observations and rulesets."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def make(name=EMPTY, limit=0, **options):
 
 
 def walk(task, actions, key):
-    """(last state, the results of all steps)"""
+    """Return (last state, results of all steps)."""
     state, _ = jax.jit(task.reset)(key)
     step, outs = jax.jit(task.step), []
     for action in actions:
@@ -34,7 +34,7 @@ def walk(task, actions, key):
     return state, outs
 
 
-def test_the_goal_terminates_and_pays_less_the_later_it_is_reached(key):
+def test_the_goal_terminates_and_gives_less_reward_when_reached_later(key):
     outs = walk(make(limit=10), TO_THE_GOAL, key)[1]
     assert [bool(out.terminated) for out in outs] == [False] * 4 + [True]
     assert not any(out.truncated for out in outs)
@@ -50,7 +50,7 @@ def test_the_last_step_within_the_limit_is_truncated_and_not_terminated(key):
     assert not any(out.terminated for out in outs)
 
 
-def test_a_goal_on_the_last_step_is_no_time_limit(key):
+def test_a_goal_on_the_last_step_terminates(key):
     env = registry.make(EnvConfig(EMPTY, max_episode_steps=5), 1)
     state, _ = jax.jit(lambda key: strong_types(env.reset(key)))(key)
     step = jax.jit(lambda *args: strong_types(env.step(key, *args)))
@@ -60,29 +60,29 @@ def test_a_goal_on_the_last_step_is_no_time_limit(key):
     assert out.reward[0] == pytest.approx(1 - 0.9)
 
 
-def test_the_limit_is_the_simulators_own_unless_it_is_set():
+def test_max_episode_steps_overrides_the_limit_of_the_simulator():
     assert make().max_episode_steps == 4 * 5 * 5
     assert make("xminigrid/MiniGrid-DoorKey-8x8").max_episode_steps == 10 * 8 * 8
     assert make(limit=7).max_episode_steps == 7
 
 
-def test_tiles_are_ids_of_a_tile_and_its_colour_before_the_agent(key):
+def test_the_observation_holds_tile_and_colour_ids_in_front_of_the_agent(key):
     task = make(view_size=3)
     assert task.observation == MultiDiscrete((13,) * 18)
     obs = jax.jit(task.reset)(key)[1].reshape(3, 3, 2)
-    # It stands in the corner and looks right: above it (to its left) is the wall.
+    # The agent is in the corner and looks right: the wall is to its left.
     wall, floor = (2, 6), (1, 7)
     np.testing.assert_array_equal(obs, [[wall, floor, floor]] * 3)
 
 
-def test_direction_and_pocket_are_parts_on_demand(key):
+def test_direction_and_pocket_are_optional_parts(key):
     task = make("xminigrid/MiniGrid-DoorKey-5x5", direction=True, pocket=True)
     assert isinstance(task.observation, Dict)
     assert task.observation["direction"] == Discrete(4)
     state, obs = jax.jit(task.reset)(key)
     assert obs["direction"] == task.unwrap(state).state.agent.direction
     np.testing.assert_array_equal(obs["pocket"], [0, 0])
-    # The key put before the agent, then taken.
+    # Put the key in front of the agent, then pick it up.
     timestep, steps = state
     agent = timestep.state.agent.replace(position=jnp.array([1, 1]), direction=jnp.int32(2))
     grid = timestep.state.grid.at[2, 1].set(jnp.array([7, 5], jnp.uint8))
@@ -100,7 +100,7 @@ def benchmark_file(tmp_path):
 XLAND = "xminigrid/XLand-MiniGrid-R1-9x9"
 
 
-def test_each_episode_of_xland_draws_a_ruleset_unless_one_is_named(benchmark_file, key):
+def test_each_episode_of_xland_draws_a_ruleset_unless_one_is_set(benchmark_file, key):
     task = make(XLAND, benchmark=benchmark_file, rules=True)
     _, obs = jax.jit(jax.vmap(task.reset))(jax.random.split(key, 40))
     assert obs["rules"].shape == (40, 5 + 7)
@@ -111,7 +111,7 @@ def test_each_episode_of_xland_draws_a_ruleset_unless_one_is_named(benchmark_fil
     np.testing.assert_array_equal(task.unwrap(state).state.goal_encoding, [1, 7, 3, 0, 0])
 
 
-def test_a_ruleset_that_is_followed_pays(benchmark_file, key):
+def test_reaching_the_goal_of_a_ruleset_gives_a_reward(benchmark_file, key):
     task = make(XLAND, benchmark=benchmark_file, ruleset=0)
     (timestep, steps), _ = jax.jit(task.reset)(key)
     inner = timestep.state
@@ -134,13 +134,13 @@ def test_a_ruleset_that_is_followed_pays(benchmark_file, key):
         (XLAND, {"benchmark": __file__}, "is not a file of XLand-MiniGrid's rulesets"),
     ],
 )
-def test_wrong_options_are_refused_in_one_sentence(name, options, said):
+def test_wrong_xminigrid_options_get_a_one_sentence_error(name, options, said):
     with pytest.raises(ValueError, match=said) as error:
         make(name, **options)
     assert "\n" not in str(error.value)
 
 
-def test_a_ruleset_beyond_the_files_is_refused(benchmark_file):
+def test_a_ruleset_beyond_the_file_is_rejected(benchmark_file):
     with pytest.raises(ValueError, match=r"ruleset = 3: the rulesets of .* are 0 to 2"):
         make(XLAND, benchmark=benchmark_file, ruleset=3)
 

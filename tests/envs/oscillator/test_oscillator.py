@@ -1,4 +1,4 @@
-"""The oscillator family: its physics against scipy and known answers, its task, its report."""
+"""The oscillator family: physics compared with scipy and theory, the task, the report."""
 
 import dataclasses
 import re
@@ -32,7 +32,7 @@ def ensemble(name="bvdp", **options):
 
 
 def free_run(task, key, steps, coupling=None, seen=slice(None)):
-    """An un-actuated ensemble: first and last state, X [steps], first variable [steps, seen]."""
+    """Run without control: first and last state, X [steps], first variable [steps, seen]."""
 
     @jax.jit
     def run(key):
@@ -53,7 +53,7 @@ def free_run(task, key, steps, coupling=None, seen=slice(None)):
 
 
 def scipy_solution(derivative, start, h, steps):
-    """The first variable [steps, N] after each step of h, to 1e-10."""
+    """Return the first variable [steps, N] after each step of h, to 1e-10."""
     solver = DOP853(derivative, 0.0, start, t_bound=h * steps, rtol=1e-10, atol=1e-10)
     out, t = [], h
     while len(out) < steps:
@@ -66,7 +66,7 @@ def scipy_solution(derivative, start, h, steps):
 
 
 def at_length(*steps):
-    """A short run in `make test`, a long one in `make test-all`."""
+    """Use a short run in `make test` and a long one in `make test-all`."""
     short, long = steps
     return pytest.mark.parametrize("steps", [short, pytest.param(long, marks=FULL)])
 
@@ -91,7 +91,7 @@ def test_bvdp_follows_scipy(key, steps):
     assert error[:500].max() < 2.5e-2  # one neuron in mid-spike
     assert error[:500].mean() < 5e-4
     assert np.abs(x_mean - exact.mean(axis=1)).max() < 2e-4
-    assert exact[steps // 2 :].std() > 0.5  # neurons that move
+    assert exact[steps // 2 :].std() > 0.5  # the neurons move
 
 
 @at_length(100, 500)
@@ -118,7 +118,7 @@ def test_hindmarsh_rose_follows_scipy(key, steps):
     assert error.max() < 6e-2
 
 
-def test_runge_kutta_is_of_fourth_order():
+def test_runge_kutta_has_fourth_order():
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
         start = tuple(jnp.asarray(rng.uniform(-1, 1, 50)) for _ in range(2))
@@ -147,14 +147,14 @@ def test_runge_kutta_is_of_fourth_order():
     ("coupling", "low", "high"),
     [(0.0, 0.0, 0.1), (0.01, 0.0, 0.1), (0.02, 0.15, 0.6), (0.03, 1.0, 1.2)],
 )
-def test_coupling_makes_the_mean_field_beat(coupling, low, high, key):
+def test_strong_coupling_makes_the_mean_field_oscillate(coupling, low, high, key):
     _, _, x, _ = free_run(ensemble(), key, 15_000, coupling)
     assert low < x[5_000:].std() < high
 
 
 @FULL
 @pytest.mark.usefixtures("optimized")
-def test_the_floor_falls_with_the_root_of_the_number_of_neurons(key):
+def test_fluctuations_fall_with_the_root_of_the_number_of_neurons(key):
     stds = []
     for n in (250, 4000):
         runs = [
@@ -167,7 +167,7 @@ def test_the_floor_falls_with_the_root_of_the_number_of_neurons(key):
 
 @FULL
 @pytest.mark.usefixtures("optimized")
-def test_kuramoto_order_is_that_of_self_consistency(key):
+def test_the_kuramoto_order_parameter_solves_the_self_consistency_equation(key):
     # r = K r int cos^2(t) g(K r sin t) dt for Gaussian g: Strogatz 2000, eq. 4.6
     spread, coupling = 2 * np.pi * 1.0, 20.0
 
@@ -188,7 +188,7 @@ def test_kuramoto_order_is_that_of_self_consistency(key):
     assert np.abs(np.exp(1j * phases[1500:]).mean(axis=1)).mean() < 0.1  # below 10.03, no order
 
 
-def test_order_of_neurons_does_not_matter(key):
+def test_the_order_of_neurons_does_not_matter(key):
     task = ensemble(num_neurons=64)
     state, _ = jax.jit(task.reset)(key)
     order = jax.random.permutation(key, 64)
@@ -256,7 +256,7 @@ def test_one_step_by_hand(key):
         ({"pulse": "biphasic", "skip": 12, "width": 2, "gap": 1, "ratio": 4}, 0.0, 12),
     ],
 )
-def test_pulses_carry_their_charge(options, total, length, key):
+def test_pulses_have_their_length_and_total_charge(options, total, length, key):
     task = ensemble(num_neurons=8, **options)
     assert len(task.pulse) == length
     assert sum(task.pulse) == pytest.approx(total)
@@ -279,7 +279,7 @@ def test_a_short_current_is_nearly_a_kick(key):
     np.testing.assert_allclose(flow.neurons[0] - rest.neurons[0], moved, rtol=0.3, atol=3e-3)
 
 
-def test_noise_and_drift(key):
+def test_noise_and_drift_change_the_state(key):
     task = ensemble(
         num_neurons=16, observation_noise=0.5, action_noise=0.1, coupling_drift=1e-3, skip=2
     )
@@ -328,13 +328,13 @@ def test_the_same_ensemble_keeps_its_currents(key):
         ({"same_ensemble": 3}, "same_ensemble = 3 is a whole number; it must be true or false"),
     ],
 )
-def test_bad_options_get_one_sentence(options, said):
+def test_wrong_oscillator_options_get_a_one_sentence_error(options, said):
     with pytest.raises(ValueError, match=re.escape(said)) as error:
         ensemble(**options)
     assert "\n" not in str(error.value)
 
 
-def test_starts_are_drawn_in_turn(key):
+def test_two_of_128_starts_are_drawn_per_rollout_in_turn(key):
     config = EnvConfig(
         name="oscillator/bvdp", options={"num_neurons": 4, "history": 2, "warmup": 2}
     )
@@ -369,20 +369,20 @@ def short_report():
 
 
 @FULL
-def test_the_oracle_parts_the_neurons_and_a_constant_silences_them(short_report):
+def test_linear_feedback_desynchronises_the_neurons_and_a_constant_silences_them(short_report):
     _, each = short_report
     row = {name: figures for name, (_, figures) in each.items()}
     assert np.all(np.abs(row["no control"].suppression - 1.0) < 0.15)
     assert row["linear feedback"].suppression.min() > 30
     assert row["linear feedback"].neuron_std.min() > 0.5
     assert row["constant"].neuron_std.max() < 0.01
-    assert row["constant"].suppression.min() > 30  # which is why both are reported
+    assert row["constant"].suppression.min() > 30  # so both metrics are reported
     np.testing.assert_allclose(row["constant"].charge, -100.0, rtol=1e-4)
     assert row["random"].suppression.max() < 5
 
 
 @FULL
-def test_figures_against_numpy(short_report):
+def test_report_metrics_equal_numpy(short_report):
     _, each = short_report
     record, figures = each["linear feedback"]
     before, during = record.x[:2000], record.x[4000:10_000]
@@ -396,14 +396,14 @@ def test_figures_against_numpy(short_report):
 
 
 @FULL
-def test_the_rhythm_is_read_as_20_hz(short_report):
+def test_the_spectrum_peaks_at_20_hz(short_report):
     task, each = short_report
     frequencies, power = osc_report.spectrum(each["no control"][0].x, task.model.step_seconds)
     assert abs(frequencies[power.mean(axis=1).argmax()] - 20.0) < 2.0
 
 
 @FULL
-def test_the_report_has_a_table_and_a_picture(short_report, tmp_path):
+def test_the_report_has_a_table_and_a_plot(short_report, tmp_path):
     task, each = short_report
     records = {"agent": each["linear feedback"][0], **{k: r for k, (r, _) in each.items()}}
     rows = {k: osc_report.figures(task, r) for k, r in records.items()}
@@ -414,7 +414,7 @@ def test_the_report_has_a_table_and_a_picture(short_report, tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_physics_is_traced(name, key):
+def test_physical_parameters_are_traced(name, key):
     task = ensemble(name, num_neurons=8, warmup=300)
     reset = jax.jit(lambda params: task.begin(key, key, params))
     state = reset(task.draw_params(key))
@@ -426,7 +426,7 @@ def test_physics_is_traced(name, key):
 
 @FULL
 @pytest.mark.parametrize("changed", ["network: {rnn: gru}", "env: {obs_indices: [0, 1]}"])
-def test_a_policy_that_sees_less_or_remembers_gets_no_report(changed, tmp_path, capsys):
+def test_a_policy_with_partial_observations_or_a_memory_gets_no_report(changed, tmp_path, capsys):
     section, _, rest = changed.partition(": ")
     sections = {
         "env": "{name: oscillator/bvdp, num_envs: 2, options: {num_neurons: 4, warmup: 250}}",
@@ -443,7 +443,7 @@ def test_a_policy_that_sees_less_or_remembers_gets_no_report(changed, tmp_path, 
     assert not (tmp_path / "run" / "report.png").exists()
 
 
-def test_what_a_policy_with_a_memory_does_is_no_function_of_the_observation(make_config):
+def test_a_policy_with_a_memory_has_no_controller(make_config):
     config = make_config(network={"hidden": (4,), "rnn": "gru"})
     with pytest.raises(ValueError, match="depends on more than the observation"):
         Agent(config, None).controller()
@@ -452,7 +452,7 @@ def test_what_a_policy_with_a_memory_does_is_no_function_of_the_observation(make
 @pytest.mark.slow
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(600)
-def test_ppo_parts_the_neurons(key):
+def test_ppo_desynchronises_the_neurons(key):
     config = load_config("oscillator.yaml", {"total_timesteps": 1_000_000})
     result = jax.jit(make_train(config))(key)
     agent = Agent(config, result.agent)
