@@ -116,7 +116,7 @@ def test_the_time_limit_counts_from_the_reset_and_keeps_truncation_by_the_task(k
 
 
 class Climb:
-    """A task whose reward is the step's number. It ends after step 5 and changes its state in place."""
+    """A task whose reward is the step number. It ends at step 5 and changes its state in place."""
 
     observation, action = Box(()), Discrete(2)
     max_episode_steps, cheap_reset, frame_rate = 10, True, 60.0
