@@ -1,4 +1,4 @@
-"""Advantages with exact time limits: generalised estimates, and V-trace for older policies."""
+"""Compute advantages and value targets: GAE with exact time limits, and V-trace."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from purejaxppo.aliases import Array, Scalar
 from purejaxppo.types import Estimates, Hyperparams, Predictions, Transition
 
 Advantages = Callable[[Transition, Array, Predictions, Hyperparams], Estimates]
-"""(a rollout's rows, rewards [T, N], the network's predictions, hp) -> advantages and targets."""
+"""(rows of a rollout, rewards [T, N], predictions of the network, hp) -> advantages and targets."""
 
 
 def gae(  # noqa: PLR0913 - a row's columns, and two numbers
@@ -27,36 +27,41 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
     rho: Scalar = 1.0,
     absent: Array | None = None,
 ) -> Estimates:
-    """Generalised advantage estimates, and the value targets that go with them.
+    """Compute generalised advantage estimates and value targets.
 
     With δₜ = rₜ + γ(1 - terminatedₜ) vₜ₊₁ - vₜ,
 
-        Âₜ = δₜ + γλ(1 - doneₜ) ρₜ₊₁ Âₜ₊₁        target = vₜ + ρₜ Âₜ
+        Âₜ = δₜ + γλ(1 - doneₜ) ρₜ₊₁ Âₜ₊₁        targetₜ = vₜ + ρₜ Âₜ
 
-    A truncated step bootstraps, a terminated one does not; both cut the trace. Rows that are not
-    valid get an advantage of 0. With ρ = 1 this is GAE. With ρₜ = min(1, π(aₜ|oₜ) / μ(aₜ|oₜ)), of
-    the current policy π and an older one μ that acted, it is V-trace; its advantage is not yet
-    weighed, since PPO's surrogate has the ratio.
+    Truncated steps bootstrap, terminated steps do not; both cut the trace. Invalid rows get an
+    advantage of 0.
+
+    With ρ = 1 this is GAE. With ρₜ = min(1, π(aₜ|oₜ) / μ(aₜ|oₜ)), for the current policy π and the
+    behaviour policy μ, it is V-trace. The advantage is not multiplied by ρₜ, because PPO's
+    surrogate contains the ratio.
 
     Args:
         reward: float [T, N].
         value: v(oₜ), float [T, N].
-        next_value: v(oₜ₊₁), float [T, N]; on a row that ends an episode oₜ₊₁ is its last
+        next_value: v(oₜ₊₁), float [T, N]. On the last row of an episode, oₜ₊₁ is its last
             observation.
         terminated: bool [T, N].
-        done: terminated or truncated, bool [T, N].
+        done: terminated | truncated, bool [T, N].
         valid: bool [T, N].
         gamma: discount.
         gae_lambda: trace decay.
         rho: importance weights, float [T, N], or 1.
-        absent: bool [T, N], True on rows without a decision, which the trace passes; the row of
-            their decision has their rewards and flags, and the next decision's value (see
-            `decisions`). None: there are none.
+        absent: bool [T, N], True on rows without a decision. The trace skips these rows. The row of
+            each decision contains the rewards and flags of the absent rows after it, and
+            `next_value` of the next decision (see `decisions`). None: no agent is ever absent.
 
-    Schulman et al. 2016, https://arxiv.org/abs/1506.02438, eq. 16; time limits as in Pardo et al.
-    2018, https://arxiv.org/abs/1712.00378. V-trace: Espeholt et al. 2018,
-    https://arxiv.org/abs/1802.01561, eq. 1 with both limits 1 and λ as in their remark 2; the
-    advantage bootstraps from as much of the next row's correction as the target does.
+    Returns:
+        Advantages and value targets, float [T, N] each.
+
+    Reference: Schulman et al. 2016, https://arxiv.org/abs/1506.02438, eq. 16. Time limits: Pardo et
+    al. 2018, https://arxiv.org/abs/1712.00378. V-trace: Espeholt et al. 2018,
+    https://arxiv.org/abs/1802.01561, eq. 1 with both clipping thresholds 1 and λ as in remark 2.
+    The advantage bootstraps from the corrected target of the next row.
     """
     numbers, flags = [reward, value, next_value], [terminated, done, valid]
     chex.assert_rank(reward, 2)
@@ -79,7 +84,18 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
 def of_rollout(
     rows: Transition, reward: Array, out: Predictions, hp: Hyperparams, rho: Scalar = 1.0
 ) -> Estimates:
-    """`gae` of a rollout's rows [T, N]; with `rho` 1, under the policy that acted."""
+    """Compute `gae` for the rows of a rollout.
+
+    Args:
+        rows: of the rollout, [T, N].
+        reward: float [T, N], scaled and with bonuses.
+        out: values of the rows and after them.
+        hp: hyperparameters.
+        rho: importance weights, float [T, N], or 1 for the policy that acted.
+
+    Returns:
+        Advantages and value targets, float [T, N] each.
+    """
     return gae(
         reward,
         out.value,
@@ -95,7 +111,11 @@ def of_rollout(
 
 
 def off_policy(distribution: Distribution) -> Advantages:
-    """V-trace under the policy that made the predictions."""
+    """Return an estimator of V-trace under the policy that made the predictions; see `gae`.
+
+    Args:
+        distribution: of the policy's actions.
+    """
 
     def advantages(rows: Transition, reward: Array, out: Predictions, hp: Hyperparams) -> Estimates:
         log_ratio = distribution.log_prob(out.dist_params, rows.action) - rows.log_prob

@@ -1,7 +1,8 @@
-"""Critic heads: decode a value and compute its loss.
+"""Critic heads: decode values from network outputs and compute the value loss.
 
-A `Critic` is pure functions of outputs [..., K]. `ValueStats`, the statistics of the value targets
-so far, are updated before an update's gradient steps, and only critics that need them use them.
+A `Critic` is a set of pure functions of outputs [..., K]. `ValueStats` are running statistics of
+the value targets. The learner updates them before the gradient steps of an update. Only some
+critics use them.
 """
 
 import math
@@ -21,13 +22,13 @@ from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, ValueStats
 
 BINS = 101
-"""Bins of the distributional critic."""
+"""Number of bins of the distributional critic."""
 LIMITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Ranges of its bins, ±limit in symlog units: values up to 1.7, 6.4, 54, 2,980 and 8.9 million."""
 SMOOTHING = 0.75
-"""Standard deviation of its target histogram in bins, as Farebrother et al. recommend."""
+"""Standard deviation of its target histogram, in bins, as Farebrother et al. recommend."""
 CLIPPED = "losses/clipped_targets"
-"""The dashboard's name of the fraction of value targets that lie beyond its bins."""
+"""Metric: fraction of value targets outside of the range of its bins."""
 
 
 class Critic(NamedTuple):
@@ -37,29 +38,34 @@ class Critic(NamedTuple):
     value: Callable[[Array, ValueStats], Array]
     """(outputs [..., K], stats) -> values [...]."""
     loss: Callable[[Array, Array, Array, ValueStats, Hyperparams], Array]
-    """(outputs [B, K], values before the update [B], targets [B], stats, hp) -> [B]."""
+    """(outputs [B, K], values before the update [B], targets [B], stats, hp) -> loss per row [B].
+    """
     preserve: Callable[[Params, ValueStats, ValueStats], Params]
-    """(params, old stats, new stats) -> params with the same values as before."""
+    """(params, old stats, new stats) -> params that give the same values under the new stats."""
     gain: float = 1.0
-    """Gain of its layer's initial weights."""
+    """Gain of the initial weights of the critic's layer."""
     metrics: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
-    """Functions, targets [B] -> [B], whose means are reported, by dashboard name."""
+    """Metrics by name: functions, targets [B] -> [B], whose mean over valid rows is logged."""
     track: Callable[[ValueStats, Array, Array, Reduce, Reduce], ValueStats] = lambda stats, *_: (
         stats
     )
     """(stats, targets [*B], valid [*B], psum, pmax) -> stats that include these targets."""
     clip_bootstrap: Callable[[Array, ValueStats], Array] = lambda value, stats: value
-    """(values [...], stats) -> values that a step may bootstrap from."""
+    """(values [...], stats) -> values to bootstrap from."""
 
 
 def unchanged_params(params: Params, old: ValueStats, new: ValueStats) -> Params:
-    """The parameters, unchanged: for critics whose values do not depend on the statistics."""
+    """Return the parameters unchanged, for critics whose values do not depend on the statistics."""
     del old, new
     return params
 
 
 def scalar(value_clipping: bool) -> Critic:
-    """The value itself, and half its squared error."""
+    """Return a critic that predicts the value itself and minimises half the squared error.
+
+    Args:
+        value_clipping: use `losses.clipped_squared_error` instead.
+    """
 
     def loss(
         outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
@@ -74,23 +80,28 @@ def scalar(value_clipping: bool) -> Critic:
 
 
 def symlog(x: Array) -> Array:
-    """sign(x) log(1 + |x|): x near 0, its logarithm far from it. Any shape.
+    """Compute sign(x) log(1 + |x|), which is about x near 0 and logarithmic far from 0.
 
-    Hafner et al. 2023, https://arxiv.org/abs/2301.04104, eq. 9.
+    Args:
+        x: float, any shape.
+
+    Reference: Hafner et al. 2023, https://arxiv.org/abs/2301.04104, eq. 9.
     """
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
 def symexp(x: Array) -> Array:
-    """The inverse of `symlog`. Any shape."""
+    """Compute the inverse of `symlog`, sign(x) (exp|x| - 1). Any shape."""
     return jnp.sign(x) * jnp.expm1(jnp.abs(x))
 
 
 def symlog_critic() -> Critic:
-    """The value's symlog, and half the squared error there: for returns of unknown size.
+    """Return a critic that predicts symlog(value) and minimises half the squared error there.
 
-    It learns symexp E[symlog G], which is not the mean of returns G that vary: of 0 and 200, each
-    as likely, 13.2.
+    Use it for returns of unknown scale. It learns symexp E[symlog G]. For random returns G this is
+    not their mean: for returns of 0 and 200 with equal probability it is 13.2.
+
+    Reference: Hafner et al. 2023, https://arxiv.org/abs/2301.04104, eq. 9.
     """
 
     def loss(
@@ -103,23 +114,26 @@ def symlog_critic() -> Critic:
 
 
 def hl_gauss(limits: Sequence[float]) -> Critic:
-    """Return a critic that learns a histogram over symlog values by cross-entropy.
+    """Return a critic that learns a histogram over symlog values by cross-entropy (HL-Gauss).
 
-    Farebrother et al. 2024, https://arxiv.org/abs/2403.03950, section 3.1 and appendix A, over bins
-    that are equally wide in symlog units. The value is the mean of the bins' values, as in
-    Hafner et al. 2023, https://arxiv.org/abs/2301.04104, section "critic learning". The value of
-    a target's smooth histogram (`histogram`) is the target. Therefore the value with the smallest
-    loss is the mean of the returns. Targets beyond the outermost bins count as these.
+    The bins are equally spaced in symlog units. The value is the mean of the bins' values under the
+    histogram. The target histogram (`histogram`) has the target as its mean. Therefore the value
+    that minimises the loss is the mean of the returns. Targets outside of the range are clipped to
+    the outermost bins.
 
-    The bins have the smallest range that contains all targets so far. When the range grows, the
-    last layer is rearranged: each new bin has the logit of the old bin at its centre. Bins beyond
-    the old range begin with almost no mass. The values stay almost the same.
+    The bins use the smallest range that contains all targets so far. When the range grows, the last
+    layer is rearranged: each new bin gets the logit of the old bin at its centre. Bins outside of
+    the old range start with almost no probability. Values stay almost the same.
 
-    Its layer's initial weights are 0, and bins of opposite sign are subtracted before they are
+    The initial weights of the layer are 0. Bins of opposite sign are subtracted before they are
     weighted, so that their common part does not add up to a large value.
 
     Args:
-        limits: ranges of the bins in symlog units, each twice the one before.
+        limits: ranges of the bins in symlog units; each is twice the previous one.
+
+    Reference: Farebrother et al. 2024, https://arxiv.org/abs/2403.03950, section 3.1 and appendix
+    A. Mean of the bins' values: Hafner et al. 2023, https://arxiv.org/abs/2301.04104, section
+    "critic learning".
     """
     ends = jnp.asarray(limits[:-1], jnp.float32)
     centres, values = (jnp.asarray(x, jnp.float32) for x in bins(limits))
@@ -159,7 +173,13 @@ def change_head(
 ) -> Params:
     """Return parameters with changed kernels [F, K] and biases [K] of the critics' last layers.
 
-    With several policies each has a critic. Parameters of auxiliary losses are next to these.
+    With `network.policies`, each policy has a critic. Parameters of auxiliary losses are not
+    changed.
+
+    Args:
+        params: of the agent.
+        kernel: old kernel [F, K] -> new kernel [F, K].
+        bias: old bias [K] -> new bias [K].
     """
     if has_critic(params):
         head = params["critic"]
@@ -174,13 +194,13 @@ def change_head(
 
 
 def has_critic(params: Params) -> bool:
-    """Return True for the parameters of one policy, which may have any name."""
+    """Return True for the parameters of a single policy."""
     head = params.get("critic")
     return isinstance(head, Mapping) and "kernel" in head
 
 
 def smoothing() -> np.ndarray:
-    """Return the mass in each bin of a Gaussian around each bin's centre, [K, K], float64."""
+    """Return the mass in each bin of a Gaussian around each bin's centre, float64 [K, K]."""
     edges = np.arange(BINS + 1) - 0.5
     z = (edges - np.arange(BINS)[:, None]) / SMOOTHING
     mass = np.diff(np.vectorize(math.erf)(z / math.sqrt(2)), axis=-1)
@@ -188,10 +208,14 @@ def smoothing() -> np.ndarray:
 
 
 def bins(limits: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (values at the bins' centres, values that decode histograms), [L, K] each.
+    """Return the bins' values: (at their centres, for decoding a histogram), [L, K] each.
 
-    Decoding values are close to the centres' values, but give a Gaussian around a centre the value
-    there as its mean: with the centres' values, the mean of a Gaussian would be too large.
+    The decoding values are close to the values at the centres. With them, a Gaussian around a
+    centre has the value at the centre as its mean. With the values at the centres its mean would be
+    too large.
+
+    Args:
+        limits: L ranges in symlog units.
     """
     places = np.outer(limits, np.linspace(-1.0, 1.0, BINS))
     centres = np.sign(places) * np.expm1(np.abs(places))
@@ -199,10 +223,14 @@ def bins(limits: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def histogram(target: Array, centres: Array) -> Array:
-    """Return a smooth histogram with the target as its mean; [*B] -> [*B, K].
+    """Return a smooth histogram whose mean is the target; [*B] -> [*B, K].
 
-    It is a weighted mean of the Gaussians around the two centres [K] next to the target. The same
+    It is a weighted mean of the Gaussians around the two centres next to the target. The same
     weights give the target as the mean of the two centres.
+
+    Args:
+        target: float [*B].
+        centres: values at the bins' centres, float [K].
     """
     chex.assert_shape(centres, (BINS,))
     chex.assert_type([target, centres], float)
@@ -215,10 +243,13 @@ def histogram(target: Array, centres: Array) -> Array:
 
 
 def popart() -> Critic:
-    """The value in standard deviations of the targets so far, and half the squared error there.
+    """Return a critic that predicts normalised values, (value - μ) / σ (PopArt).
 
-    When the statistics change, the last layer is rescaled so that the values stay the same.
-    van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714, eq. 4 to 9.
+    μ and σ are the mean and the standard deviation of all value targets so far. The loss is half
+    the squared error in these units. When the statistics change, the last layer is rescaled and the
+    values stay the same.
+
+    Reference: van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714, eq. 4 to 9.
     """
 
     def loss(
@@ -244,7 +275,7 @@ def popart() -> Critic:
 
 
 def mean_and_std(stats: ValueStats) -> tuple[Array, Array]:
-    """Mean and standard deviation of the targets so far, the latter at least 1e-4; [] each."""
+    """Return mean and standard deviation (at least 1e-4) of the value targets so far, [] each."""
     variance = normalize.variance(stats.moments)
     return stats.moments.mean, jnp.sqrt(jnp.maximum(variance, 1e-8))
 
@@ -252,7 +283,15 @@ def mean_and_std(stats: ValueStats) -> tuple[Array, Array]:
 def update_target_stats(
     stats: ValueStats, target: Array, valid: Array, psum: Reduce, pmax: Reduce
 ) -> ValueStats:
-    """Statistics updated by the valid rows of these targets, arrays [*B]."""
+    """Return statistics that include the valid rows of these value targets.
+
+    Args:
+        stats: so far.
+        target: float [*B].
+        valid: bool [*B].
+        psum: sum over shards.
+        pmax: maximum over shards.
+    """
     chex.assert_equal_shape([target, valid])
     low = -pmax(jnp.max(-target, where=valid, initial=-jnp.inf))
     high = pmax(jnp.max(target, where=valid, initial=-jnp.inf))
@@ -264,12 +303,17 @@ def update_target_stats(
 
 
 def clip_to_targets(value: Array, stats: ValueStats) -> Array:
-    """Values clipped to the range of all targets so far; unchanged before there are any."""
+    """Clip values to the range of all targets so far; without any targets, return them unchanged.
+
+    Args:
+        value: float [...].
+        stats: of the targets.
+    """
     return jnp.where(stats.low <= stats.high, jnp.clip(value, stats.low, stats.high), value)
 
 
 def make(config: PPOConfig) -> Critic:
-    """The critic that a config names, with its clipping of bootstrapped values."""
+    """Return the critic of the config, with its clipping of bootstrapped values."""
     limit = config.value_limit
     kinds: dict[str, Callable[[], Critic]] = {
         "scalar": partial(scalar, config.value_clipping),

@@ -1,14 +1,13 @@
-"""Decisions of agents that are asked only now and then.
+"""Agents that need a decision only at some steps.
 
-An agent that asks for nothing is `absent`: on such a row its observation is stale and its action is
-ignored. Learning is from one decision to the next, with one discount per decision, whatever the
-number of rows between them:
+On the other rows an agent is `absent`: its observation is stale and its action is ignored. Learning
+goes from one decision to the next. The discount is per decision, for any number of rows in between:
 
-    δₖ = Rₖ + γ(1 - terminatedₖ) v(oₖ₊₁) - v(oₖ)        Rₖ = the rewards until the next observation
+    δₖ = Rₖ + γ(1 - terminatedₖ) v(oₖ₊₁) - v(oₖ)        Rₖ = sum of the rewards until oₖ₊₁
 
 The row of each decision gets the rewards and the end of the absent rows after it (`join`). Values
-and traces skip absent rows (`next_entries`, `advantages.gae`). A recurrent carry stays the same
-there (`hold`). A decision that is still open after a rollout's last row does not belong to this
+and traces skip absent rows (`next_entries`, `advantages.gae`). A recurrent carry does not change on
+them (`hold`). A decision that is still open after the last row of a rollout does not belong to this
 rollout, since there is no observation to bootstrap from. It becomes the first row of the next
 rollout, with the rewards so far.
 """
@@ -23,12 +22,18 @@ from purejaxppo.types import OpenDecision, PolicyStep, Rollout, RolloutState, Tr
 
 
 def expand(mask: Array, x: Array) -> Array:
-    """`mask` with axes of length 1 appended until it has as many as `x`."""
+    """Append axes of length 1 to `mask` until it has as many axes as `x`."""
     return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
 
 
 def hold(absent: Array | None, old: T, new: T) -> T:
-    """Arrays [N, ...], `old` where an agent was absent, `new` elsewhere; None: `new`."""
+    """Return `old` where an agent was absent, `new` elsewhere.
+
+    Args:
+        absent: bool [N]; None: no agent is absent.
+        old: arrays [N, ...].
+        new: arrays [N, ...].
+    """
     if absent is None:
         return new
     return jax.tree.map(lambda x, y: jnp.where(expand(absent, x), x, y), old, new)
@@ -37,25 +42,25 @@ def hold(absent: Array | None, old: T, new: T) -> T:
 def starts_episode(
     valid: Array, diverged: Array, absent: Array | None, at_once: Array | None = None
 ) -> Array:
-    """True where an observation is an episode's first, bool [N].
+    """Return True where an observation is the first of an episode, bool [N].
 
     Args:
-        valid: of the step that returned it, bool [N].
+        valid: of the step that returned the observation, bool [N].
         diverged: of that step, bool [N].
-        absent: True where the agent was absent before that step, bool [N]; None: nowhere.
-        at_once: True where that step ended an episode and began the next; None: nowhere.
+        absent: the agent was absent before that step, bool [N]; None: no agent is absent.
+        at_once: that step ended an episode and started the next one, bool [N]; None: never.
     """
     first = ~valid if absent is None else ~(valid | (absent & ~diverged))
     return first if at_once is None else first | at_once
 
 
 def next_entries(rows: T, last: T, absent: Array | None) -> T:
-    """For each row, the entry of the row after it that is not absent, [T, N, ...].
+    """Return the entry of the next row without absence, for each row [T, N, ...].
 
     Args:
-        rows: arrays [T, N, ...], an entry for each row.
+        rows: arrays [T, N, ...], one entry per row.
         last: arrays [N, ...], the entry after the last row.
-        absent: bool [T, N]; None: no row is.
+        absent: bool [T, N]; None: no agent is absent.
     """
     after = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), rows, last)
     if absent is None:
@@ -78,11 +83,11 @@ def has_next_obs(rows: Transition) -> Array:
 def latest_decision(
     state: RolloutState, choice: PolicyStep, valid: Array, reward: Array
 ) -> OpenDecision | None:
-    """Each agent's last decision after a step, None where no agent is ever absent.
+    """Return the latest decision of each agent after a step; None if no agent is ever absent.
 
     Args:
         state: before the step.
-        choice: the policy's actions.
+        choice: actions of the policy.
         valid: of the step, bool [N].
         reward: of the step, float [N].
     """
@@ -97,15 +102,16 @@ def latest_decision(
 
 
 def join(before: RolloutState, rollout: Rollout) -> Rollout:
-    """A rollout from decision to decision.
+    """Return a rollout from decision to decision.
 
-    Rewards and ends of absent rows go to the decision before them. An open decision of the rollout
-    before takes row 0, if it is valid (a population's copy of another agent has none), and one that
-    is open at the end is not valid, nor one after which the simulator diverged.
+    Rewards and ends of absent rows are added to the decision before them. A valid open decision of
+    the previous rollout replaces row 0. (The open decision that a population member copies from
+    another is not valid.) A decision is not valid if it is open at the end, or if the simulator
+    diverged after it.
 
     Args:
-        before: the state before the rollout.
-        rollout: its rows as they were stepped.
+        before: state before the rollout.
+        rollout: its rows, one per step.
     """
     rows, end = rollout.transitions, rollout.end
     absent, carry = rows.absent, rollout.carry
@@ -134,7 +140,7 @@ def join(before: RolloutState, rollout: Rollout) -> Rollout:
 
 
 class _Outcome(NamedTuple):
-    """The outcome of a step, or of all steps until the next decision."""
+    """Outcome of a step, or of all steps until the next decision."""
 
     reward: Array  # [(T,) N]
     terminated: Array  # [(T,) N] bool
@@ -143,7 +149,7 @@ class _Outcome(NamedTuple):
 
 
 def _resume(decision: OpenDecision, rows: Transition, resumed: Array) -> Transition:
-    """Rows [T, N] whose first is an open decision where it is `resumed`, bool [N]."""
+    """Return rows [T, N] whose first row is an open decision where `resumed`, bool [N]."""
 
     def put(x: Array, y: Array) -> Array:
         return x.at[0].set(jnp.where(expand(resumed, y), y, x[0]).astype(x.dtype))
@@ -158,7 +164,8 @@ def _resume(decision: OpenDecision, rows: Transition, resumed: Array) -> Transit
 
 
 def _add_up(outcome: _Outcome, after: _Outcome, absent: Array) -> _Outcome:
-    """Outcomes [T, N] of decisions with those of the absent rows after them, which get none."""
+    """Add the outcomes of absent rows to the decision before them, [T, N]; absent rows get zeros.
+    """
 
     def backwards(later: _Outcome, row: tuple[_Outcome, Array]) -> tuple[_Outcome, _Outcome]:
         now, absent = row

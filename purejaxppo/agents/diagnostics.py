@@ -11,11 +11,11 @@ from purejaxppo.spaces import LARGEST
 from purejaxppo.types import AgentState, Batch, Episodes, Losses, Metrics, Rollout
 
 ROUNDING = 1e-5
-"""Value targets whose standard deviation is below this fraction of their mean do not vary."""
+"""Value targets are constant if their standard deviation is below this fraction of their mean."""
 
 
 def zero_metrics(names: Sequence[str]) -> Metrics:
-    """Metrics of zeros; `names` lists the extras."""
+    """Return metrics of zeros, with extras of these names."""
     i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
     extras = dict.fromkeys(names, f)
     losses = Losses._make([f] * (len(Losses._fields) - 1) + [()])
@@ -23,10 +23,10 @@ def zero_metrics(names: Sequence[str]) -> Metrics:
 
 
 def check_extras(metrics: Metrics, names: Sequence[str]) -> None:
-    """Check that the extras of an update are those that `names` lists.
+    """Check that the extras of an update have these names.
 
     Raises:
-        ValueError: one is not named, or one is missing.
+        ValueError: an unknown name, or a missing one.
     """
     for name in sorted(metrics.extras.keys() - set(names)):
         raise ValueError(
@@ -43,13 +43,13 @@ def check_extras(metrics: Metrics, names: Sequence[str]) -> None:
 def summarise(
     agent: AgentState, rollout: Rollout, batch: Batch, losses: Losses, psum: Reduce
 ) -> Metrics:
-    """The numbers of one update, over all shards.
+    """Return the metrics of one update, over all shards.
 
     Args:
         agent: after the update.
-        rollout: before it.
+        rollout: that the agent learned from.
         batch: with advantages and targets.
-        losses: of its gradient steps.
+        losses: of the gradient steps.
         psum: sum over shards.
     """
     steps = jnp.sum(rollout.transitions.valid, dtype=jnp.int32)
@@ -80,7 +80,13 @@ def summarise(
 def mean_of_targets(
     functions: Mapping[str, Callable[[Array], Array]], batch: Batch, psum: Reduce
 ) -> MetricDict:
-    """Means over all shards' valid value targets, [] each, of functions of targets by name."""
+    """Return the means over valid value targets of all shards, [] each, by name.
+
+    Args:
+        functions: by name, targets [B] -> [B].
+        batch: with value targets.
+        psum: sum over shards.
+    """
     if not functions:
         return {}
 
@@ -95,14 +101,17 @@ def mean_of_targets(
 def explained_variance(
     rows: Array, mean: Array, valid: Array, count: Array, psum: Reduce
 ) -> tuple[Array, Array]:
-    """(1 if the targets vary, int32 [], 1 - Var[error] / Var[target], [], 0 if they do not).
+    """Compute the explained variance of the value targets, 1 - Var[target - value] / Var[target].
 
     Args:
-        rows: targets and errors, [2, *B] of this shard.
-        mean: of each over all shards, [2].
+        rows: targets and errors, float [2, *B] of this shard.
+        mean: of each over all shards, float [2].
         valid: bool [*B].
-        count: valid rows of all shards.
+        count: number of valid rows of all shards.
         psum: sum over shards.
+
+    Returns:
+        (1 if the targets vary else 0, int32 []; explained variance [], 0 if they do not vary).
     """
     chex.assert_shape([rows, mean], [(2, *valid.shape), (2,)])
     centred = rows - mean.reshape(2, *[1] * valid.ndim)
@@ -114,7 +123,8 @@ def explained_variance(
 
 
 def is_finite(agent: AgentState) -> Array:
-    """Check that an agent's numbers are finite and no parameter is beyond ±LARGEST, bool []."""
+    """Return True if all numbers of an agent are finite and no parameter exceeds ±LARGEST, bool [].
+    """
     params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
     stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
     return jnp.all(jnp.stack([jnp.ones((), bool), *params, *stats]))

@@ -1,4 +1,4 @@
-"""Epochs of an update: all, or until the policy has moved too far from the one that acted."""
+"""Run the epochs of an update, with optional early stopping on KL."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +13,10 @@ from purejaxppo.parallel import platforms
 from purejaxppo.types import Losses
 
 EpochState = Any
-"""State that an epoch changes, `ppo.GradientState`; to the functions here any pytree."""
+"""State that an epoch changes: `ppo.GradientState`. The functions here accept any pytree."""
 
 Epoch = Callable[[EpochState, Tree], tuple[EpochState, Losses]]
-"""(state, key or minibatches) -> (state, losses [M] of the epoch's gradient steps)."""
+"""(state, key or minibatches) -> (state, losses [M] of the gradient steps of the epoch)."""
 
 Epochs = Callable[[Epoch, EpochState, Tree], tuple[EpochState, Losses]]
 """(epoch, state, keys or minibatches of all epochs [E, ...]) -> (state, losses [E, M])."""
@@ -25,7 +25,10 @@ Epochs = Callable[[Epoch, EpochState, Tree], tuple[EpochState, Losses]]
 def scan(
     step: Callable[[EpochState, Tree], tuple[EpochState, Losses]], state: EpochState, rows: Tree
 ) -> tuple[EpochState, Losses]:
-    """`jax.lax.scan`; on accelerators the losses of a step are stored as one vector, in one copy.
+    """Run `jax.lax.scan` over the steps of an epoch.
+
+    Accelerators store the losses of a step as one vector: one copy per step instead of one per
+    loss.
 
     Args:
         step: (state, row) -> (state, losses, floats of any shape).
@@ -47,10 +50,11 @@ def scan(
 
 
 def until_kl(limit: float) -> Epochs:
-    """Epochs until the mean KL of one of them is more than `limit`.
+    """Return epochs that stop after the first epoch whose mean KL exceeds `limit`.
 
-    As in Spinning Up (Achiam 2018) and Stable-Baselines3, per epoch. A skipped epoch makes no
-    gradient steps, and takes no time for them.
+    A skipped epoch takes no gradient steps, and almost no time.
+
+    Reference: Spinning Up (Achiam 2018); per epoch, as in Stable-Baselines3.
     """
 
     def run(epoch: Epoch, state: EpochState, each: Tree) -> tuple[EpochState, Losses]:
@@ -74,5 +78,5 @@ def until_kl(limit: float) -> Epochs:
 
 
 def make(config: PPOConfig) -> Epochs:
-    """The epochs that a config names."""
+    """Return the epochs of the config."""
     return until_kl(config.target_kl) if config.early_stop_kl else scan

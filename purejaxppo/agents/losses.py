@@ -1,4 +1,4 @@
-"""PPO's loss terms. Losses see arrays, never networks."""
+"""Loss functions of PPO. They take arrays, never networks."""
 
 import chex
 import jax.numpy as jnp
@@ -7,7 +7,18 @@ from purejaxppo.aliases import Array, Scalar
 
 
 def clipped_surrogate(log_ratio: Array, advantage: Array, clip_eps: Scalar) -> Array:
-    """PPO's pessimistic objective, negated (Schulman et al. 2017, eq. 7). Arrays [B] -> [B]."""
+    """Compute PPO's clipped surrogate loss, -min(r A, clip(r, 1 - ε, 1 + ε) A).
+
+    Args:
+        log_ratio: log r = log π(a|o) - log π_old(a|o), float [B].
+        advantage: A, float [B].
+        clip_eps: ε.
+
+    Returns:
+        Loss per row, float [B].
+
+    Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 7.
+    """
     chex.assert_equal_shape([log_ratio, advantage])
     chex.assert_type([log_ratio, advantage], float)
     ratio = jnp.exp(log_ratio)
@@ -16,17 +27,36 @@ def clipped_surrogate(log_ratio: Array, advantage: Array, clip_eps: Scalar) -> A
 
 
 def squared_error(value: Array, target: Array) -> Array:
-    """Half the squared error, (v - target)² / 2. Arrays [B] -> [B]."""
+    """Compute half the squared error, (v - target)² / 2.
+
+    Args:
+        value: v, float [B].
+        target: float [B].
+
+    Returns:
+        Loss per row, float [B].
+    """
     chex.assert_equal_shape([value, target])
     chex.assert_type([value, target], float)
     return 0.5 * jnp.square(value - target)
 
 
 def clipped_squared_error(value: Array, old_value: Array, target: Array, clip_eps: Scalar) -> Array:
-    """Half the larger squared error of v and of v clipped around its old prediction.
+    """Compute the clipped value loss, max((v - target)², (v_clip - target)²) / 2.
 
-    Arrays [B] -> [B]. From OpenAI's baselines (ppo2); see Engstrom et al. 2020,
-    https://arxiv.org/abs/2005.12729, section 3.
+    v_clip = v_old + clip(v - v_old, -ε, ε).
+
+    Args:
+        value: v, float [B].
+        old_value: v_old, the prediction before the update, float [B].
+        target: float [B].
+        clip_eps: ε.
+
+    Returns:
+        Loss per row, float [B].
+
+    Source: OpenAI baselines (ppo2). See Engstrom et al. 2020, https://arxiv.org/abs/2005.12729,
+    section 3.
     """
     chex.assert_equal_shape([value, old_value, target])
     chex.assert_type([value, old_value, target], float)
@@ -35,16 +65,31 @@ def clipped_squared_error(value: Array, old_value: Array, target: Array, clip_ep
 
 
 def approx_kl(log_ratio: Array) -> Array:
-    """Low-variance estimate of KL(old || new), (r - 1) - log r. Arrays [B] -> [B].
+    """Estimate KL(old || new) per row as (r - 1) - log r, with low variance.
 
-    Its gradient is, in expectation over the old policy, that of the divergence itself. Schulman
-    2020, http://joschu.net/blog/kl-approx.html, k3.
+    Its expected gradient under the old policy is the gradient of the KL divergence.
+
+    Args:
+        log_ratio: log r = log π(a|o) - log π_old(a|o), float [B].
+
+    Returns:
+        Estimate per row, float [B], at least 0.
+
+    Reference: Schulman 2020, http://joschu.net/blog/kl-approx.html, k3.
     """
     chex.assert_type(log_ratio, float)
     return jnp.expm1(log_ratio) - log_ratio
 
 
 def clipfrac(log_ratio: Array, clip_eps: Scalar) -> Array:
-    """1 where the probability ratio has left the clip range. Arrays [B] -> float [B]."""
+    """Return 1 where the probability ratio is outside of [1 - ε, 1 + ε], else 0.
+
+    Args:
+        log_ratio: log r, float [B].
+        clip_eps: ε.
+
+    Returns:
+        Float [B]; its mean is the clip fraction.
+    """
     chex.assert_type(log_ratio, float)
     return (jnp.abs(jnp.expm1(log_ratio)) > clip_eps).astype(log_ratio.dtype)

@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns, and normalisation by them."""
+"""Running statistics of observations and returns, and normalisation with them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,29 +16,39 @@ from purejaxppo.types import RunningStats, Transition, ValueStats
 EPSILON = 1e-8
 """Constant added to variances."""
 WARM_UP = 10_000
-"""Rows after which the numbers that enter the statistics are clipped."""
+"""Number of rows after which values are clipped before they enter the statistics."""
 LIMIT = 100.0
-"""Standard deviations from the mean to which these numbers are clipped."""
+"""Distance from the mean, in standard deviations, to which these values are clipped."""
 
 
 RowMap = Callable[[Tree], Tree]
-"""A function of each row: a pytree of arrays [*B, ...] -> one of arrays [*B, ...]."""
+"""A function of each row: pytree of arrays [*B, ...] -> pytree of arrays [*B, ...]."""
 
 
 def init_stats(example: Tree) -> RunningStats:
-    """Empty statistics: count 0, mean 0. `example` is a pytree of one sample's arrays."""
+    """Return empty statistics: count 0, mean 0.
+
+    Args:
+        example: pytree of arrays, one sample.
+    """
     zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), example)
     return RunningStats(jnp.zeros(()), zeros, jax.tree.map(jnp.copy, zeros))
 
 
 def init_value_stats() -> ValueStats:
-    """Empty statistics of value targets: mean 0, standard deviation 1, any range."""
+    """Return empty statistics of value targets: mean 0, standard deviation 1, unlimited range."""
     infinity = jnp.full((), jnp.inf, jnp.float32)
     return ValueStats(init_stats(jnp.zeros(())), infinity, -infinity)
 
 
 def update_stats(stats: RunningStats, batch: Tree, valid: Array, psum: Reduce) -> RunningStats:
-    """Merges the valid rows of a batch into the statistics.
+    """Merge the valid rows of a batch into the statistics.
+
+    With batch count n_b, mean μ_b and sum of squared deviations M_b, and δ = μ_b - μ:
+
+        n' = n + n_b        μ' = μ + δ n_b / n'        M' = M + M_b + δ² n n_b / n'
+
+    The result does not depend on how the data are split into batches.
 
     Args:
         stats: so far.
@@ -46,7 +56,7 @@ def update_stats(stats: RunningStats, batch: Tree, valid: Array, psum: Reduce) -
         valid: bool [*B].
         psum: sum over shards.
 
-    Chan, Golub & LeVeque 1983, eq. 2.1: exact for any split of the data into batches.
+    Reference: Chan, Golub & LeVeque 1983, eq. 2.1.
     """
     return merge_stats(
         stats, lambda function: sum_rows(function(batch), valid), jnp.sum(valid), psum
@@ -54,7 +64,12 @@ def update_stats(stats: RunningStats, batch: Tree, valid: Array, psum: Reduce) -
 
 
 def sum_rows(batch: Tree, valid: Array) -> Tree:
-    """Sums over the valid rows [*B] of a pytree of arrays [*B, ...]."""
+    """Return the sums over valid rows of a pytree of arrays, float32.
+
+    Args:
+        batch: pytree of arrays [*B, ...].
+        valid: bool [*B].
+    """
     chex.assert_type(valid, bool)
     chex.assert_tree_shape_prefix(batch, valid.shape)
     axes = tuple(range(valid.ndim))
@@ -66,15 +81,15 @@ def sum_rows(batch: Tree, valid: Array) -> Tree:
 def merge_stats(
     stats: RunningStats, total: Callable[[RowMap], Tree], count: Array, psum: Reduce
 ) -> RunningStats:
-    """`update_stats` for a batch that need not exist as a whole.
+    """Merge a batch into the statistics, as `update_stats`, without the batch in memory.
 
-    After WARM_UP rows, a number is clipped to LIMIT standard deviations so far from the mean so
-    far: one huge number cannot scale all others to nearly 0, while the statistics follow a feature
-    that has truly grown within a few batches.
+    After WARM_UP rows, values are clipped to LIMIT standard deviations from the mean. Then a single
+    huge value cannot scale all others to almost 0. The statistics still follow a feature that has
+    grown, within a few batches.
 
     Args:
         stats: so far.
-        total: a function of rows -> its sum over the batch's valid rows.
+        total: function of rows -> its sum over the valid rows of the batch.
         count: number of these rows.
         psum: sum over shards.
     """
@@ -104,14 +119,20 @@ def merge_stats(
 
 
 def variance(stats: RunningStats) -> Tree:
-    """Population variance; 1 for empty statistics."""
+    """Return the population variance; 1 for empty statistics."""
     return jax.tree.map(
         lambda m2: jnp.where(stats.count > 1, m2 / jnp.maximum(stats.count, 1.0), 1.0), stats.m2
     )
 
 
 def normalize(stats: RunningStats, x: Tree, clip: float) -> Tree:
-    """(x - mean) / sqrt(variance + EPSILON), clipped to ±clip; x is a pytree [*B, ...]."""
+    """Return (x - mean) / sqrt(variance + EPSILON), clipped to ±clip.
+
+    Args:
+        stats: of the rows.
+        x: pytree of arrays [*B, ...].
+        clip: largest magnitude of a normalised value.
+    """
     jax.tree.map(lambda x, mean: chex.assert_shape(x, (..., *mean.shape)), x, stats.mean)
     return jax.tree.map(
         lambda x, mean, var: jnp.clip((x - mean) * jax.lax.rsqrt(var + EPSILON), -clip, clip),
@@ -129,21 +150,23 @@ def discounted_returns(
     gamma: Scalar,
     is_first: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, reset in each episode.
+    """Compute the running discounted return of each environment, Rₜ = γ Rₜ₋₁ + rₜ.
 
-    OpenAI's VecNormalize divides rewards by its standard deviation.
+    It is reset at the start of each episode.
 
     Args:
         reward: float [T, N].
         done: bool [T, N].
-        valid: bool [T, N]; an episode begins after a row that is not.
-        start: the return carried over from the rollout before, float [N].
+        valid: bool [T, N]. An episode starts after an invalid row.
+        start: return after the previous rollout, float [N].
         gamma: discount.
-        is_first: bool [T, N], the rows that begin an episode, if not those after a row that is not
-            valid: agents may be absent (`decisions`).
+        is_first: bool [T, N], the rows that start an episode, if agents may be absent
+            (`decisions`). None: the rows after invalid ones.
 
     Returns:
-        Rₜ float [T, N] for every row, and the return to carry over, float [N].
+        Rₜ for every row, float [T, N], and the return to carry over to the next rollout, float [N].
+
+    Source: VecNormalize of OpenAI baselines, which divides rewards by the standard deviation of Rₜ.
     """
     chex.assert_rank(reward, 2)
     chex.assert_equal_shape([reward, done, valid])
@@ -163,7 +186,7 @@ def discounted_returns(
 
 
 class Rewards(NamedTuple):
-    """A rollout's rewards as they are learned from, and what is carried over to the next one."""
+    """Rewards of a rollout to learn from, and the state to carry over to the next rollout."""
 
     reward: Array  # [T, N]
     stats: RunningStats  # of discounted returns, with this rollout's
@@ -179,18 +202,21 @@ def scale_rewards(
     *,
     psum: Reduce,
 ) -> Rewards:
-    """Rewards divided by the running standard deviation of the discounted return.
+    """Divide rewards by the running standard deviation of the discounted return; clip to ±`clip`.
 
-    Where a rollout begins with an episode's first step, the return carried into it is 0: the
-    episode before may have been left unfinished (`ppo.reset_each_rollout`).
+    Where a rollout starts with the first step of an episode, the carried return is 0, because the
+    previous episode may be unfinished (`ppo.reset_each_rollout`).
 
     Args:
         stats: of discounted returns so far.
-        carried: the discounted return before the rollout, float [N].
+        carried: discounted return before the rollout, float [N].
         rows: of the rollout, [T, N].
         gamma: discount.
         clip: largest magnitude of a scaled reward.
         psum: sum over shards.
+
+    Returns:
+        Scaled rewards [T, N], the statistics with this rollout, and the carried return [N].
     """
     returns, carried = discounted_returns(
         rows.reward,
@@ -206,16 +232,20 @@ def scale_rewards(
 
 
 def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int | None) -> Array:
-    """Mean 0 and (sample) standard deviation 1 over the valid rows of all shards.
+    """Normalise advantages to mean 0 and sample standard deviation 1 over the valid rows of all
+    shards.
 
-    The advantage of a single valid row is not changed: minus its mean it would be 0, and the row
-    would have no gradient.
+    The advantage of a single valid row is not changed. Otherwise it would be 0, and the row would
+    have no gradient.
 
     Args:
-        advantage: [M, B, (L)].
+        advantage: float [M, B, (L)].
         valid: bool [M, B, (L)].
         psum: sum over shards.
-        axis: 1 for each minibatch by itself, None for the whole batch.
+        axis: 1 normalises each minibatch, None the whole batch.
+
+    Returns:
+        Float [M, B, (L)].
     """
     chex.assert_rank(advantage, {2, 3})
     chex.assert_equal_shape([advantage, valid])
