@@ -164,8 +164,7 @@ def _resume(decision: OpenDecision, rows: Transition, resumed: Array) -> Transit
 
 
 def _add_up(outcome: _Outcome, after: _Outcome, absent: Array) -> _Outcome:
-    """Add the outcomes of absent rows to the decision before them, [T, N]; absent rows get zeros.
-    """
+    """Add the outcomes of absent rows to their decisions' rows, [T, N]; absent rows get zeros."""
 
     def backwards(later: _Outcome, row: tuple[_Outcome, Array]) -> tuple[_Outcome, _Outcome]:
         now, absent = row

@@ -123,8 +123,7 @@ def explained_variance(
 
 
 def is_finite(agent: AgentState) -> Array:
-    """Return True if all numbers of an agent are finite and no parameter exceeds ±LARGEST, bool [].
-    """
+    """Return True if an agent's numbers are finite and no parameter exceeds ±LARGEST, bool []."""
     params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
     stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
     return jnp.all(jnp.stack([jnp.ones((), bool), *params, *stats]))

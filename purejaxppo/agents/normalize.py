@@ -232,11 +232,10 @@ def scale_rewards(
 
 
 def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int | None) -> Array:
-    """Normalise advantages to mean 0 and sample standard deviation 1 over the valid rows of all
-    shards.
+    """Normalise advantages over valid rows to mean 0 and sample standard deviation 1.
 
-    The advantage of a single valid row is not changed. Otherwise it would be 0, and the row would
-    have no gradient.
+    Mean and standard deviation are those of all shards. The advantage of a single valid row is not
+    changed. Otherwise it would be 0, and the row would have no gradient.
 
     Args:
         advantage: float [M, B, (L)].

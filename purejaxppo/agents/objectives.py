@@ -1,4 +1,4 @@
-"""Policy objectives of PPO, by `ppo.objective`; each negated, to be minimised."""
+"""Policy losses of PPO, by `ppo.objective`."""
 
 from collections.abc import Callable
 
@@ -14,9 +14,16 @@ from purejaxppo.types import Hyperparams
 
 
 def unclipped_surrogate(log_ratio: Array, advantage: Array) -> Array:
-    """-r A: the objective of conservative policy iteration. Arrays [B] -> [B].
+    """Compute the surrogate loss of conservative policy iteration, -r A.
 
-    Schulman et al. 2017, eq. 6.
+    Args:
+        log_ratio: log r = log π(a|o) - log π_old(a|o), float [B].
+        advantage: A, float [B].
+
+    Returns:
+        Loss per row, float [B].
+
+    Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 6.
     """
     chex.assert_equal_shape([log_ratio, advantage])
     chex.assert_type([log_ratio, advantage], float)
@@ -26,20 +33,41 @@ def unclipped_surrogate(log_ratio: Array, advantage: Array) -> Array:
 def dual_clipped_surrogate(
     log_ratio: Array, advantage: Array, clip_eps: Scalar, limit: Scalar
 ) -> Array:
-    """The clipped surrogate, bounded where A < 0: -max(min(r A, clip(r) A), limit A).
+    """Compute the dual-clip loss: the clipped surrogate loss, at most -c A where A < 0.
 
-    Otherwise a large ratio on a bad action would outweigh all other rows. Arrays
-    [B] -> [B]; limit > 1. Ye et al. 2020, https://arxiv.org/abs/1912.09729, eq. 5.
+    -max(min(r A, clip(r, 1 - ε, 1 + ε) A), c A) where A < 0. Without the bound, a large ratio on a
+    bad action would outweigh all other rows.
+
+    Args:
+        log_ratio: log r, float [B].
+        advantage: A, float [B].
+        clip_eps: ε.
+        limit: c, above 1.
+
+    Returns:
+        Loss per row, float [B].
+
+    Reference: Ye et al. 2020, https://arxiv.org/abs/1912.09729, eq. 5.
     """
     loss = clipped_surrogate(log_ratio, advantage, clip_eps)
     return jnp.where(advantage < 0, jnp.minimum(loss, -limit * advantage), loss)
 
 
 def simple_policy_optimization(log_ratio: Array, advantage: Array, clip_eps: Scalar) -> Array:
-    """-(r A - |A| (r - 1)² / (2ε)): its gradient returns a ratio that has left the range.
+    """Compute the loss of simple policy optimization (SPO), -(r A - |A| (r - 1)² / (2ε)).
 
-    Its best ratio is 1 ± ε, with the sign of A. Arrays [B] -> [B]. Xie et al. 2024,
-    https://arxiv.org/abs/2401.16025, eq. 11.
+    The optimal ratio is 1 ± ε, with the sign of A. Unlike clipping, the gradient moves a ratio
+    outside of this range back.
+
+    Args:
+        log_ratio: log r, float [B].
+        advantage: A, float [B].
+        clip_eps: ε.
+
+    Returns:
+        Loss per row, float [B].
+
+    Reference: Xie et al. 2024, https://arxiv.org/abs/2401.16025, eq. 11.
     """
     chex.assert_equal_shape([log_ratio, advantage])
     chex.assert_type([log_ratio, advantage], float)
@@ -49,7 +77,7 @@ def simple_policy_optimization(log_ratio: Array, advantage: Array, clip_eps: Sca
 
 
 Objective = Callable[[Array, Array, Hyperparams], Array]
-"""(log_ratio [B], advantage [B], hp) -> the loss to minimise [B]."""
+"""(log_ratio [B], advantage [B], hp) -> loss per row [B]."""
 OBJECTIVES: dict[str, Objective] = {
     "clip": lambda log_ratio, advantage, hp: clipped_surrogate(log_ratio, advantage, hp.clip_eps),
     "dual_clip": lambda log_ratio, advantage, hp: dual_clipped_surrogate(
@@ -66,11 +94,11 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     "imitate": lambda log_ratio, advantage, hp: -log_ratio,
 }
-"""By `ppo.objective`."""
+"""Policy losses by `ppo.objective`."""
 
 
 def make(config: PPOConfig) -> Objective:
-    """The objective that a config names, a user's own checked by tracing.
+    """Return the policy loss of the config; a custom one is checked by tracing.
 
     Raises:
         ValueError: it cannot be loaded, or does not map rows [B] to losses [B].

@@ -1,11 +1,10 @@
-"""Observation storage: every observation, or only the time series behind sliding windows.
+"""Store the observations of a rollout: in full, or as the time series behind sliding windows.
 
-Consecutive windows of a series share all but a few values. Storing the values instead of the
-windows takes T + H numbers per environment instead of T x H, and `read` assembles the windows
-that are requested. The numbers are the same, bit for bit.
+Consecutive windows share all but a few values. A series takes T + H numbers per environment,
+windows take T x H. `read` assembles the requested windows, with bit-identical values.
 
-Both kinds have the same functions, so that rollout and learner work with either one.
-Observations are stored as the environment returned them; the policy normalises what it reads.
+Both storages have the same methods. They store observations as the environment returned them; the
+policy normalises them after reading.
 """
 
 from collections.abc import Callable
@@ -21,45 +20,53 @@ from purejaxppo.spaces import Box, Space
 from purejaxppo.types import Rollout
 
 ROWS, ROWS_ACCELERATED = 4096, 65_536
-"""Windows that `WindowedObs.map_rows` assembles at a time, on a CPU and on accelerators."""
+"""Number of windows that `WindowedObs.map_rows` assembles at a time, on a CPU and on accelerators.
+"""
 IMAGES, IMAGES_ACCELERATED = 512, 16_384
-"""Images that `FullObs.map_rows` passes on at a time: convolutions need many times the bytes."""
+"""Number of images that `FullObs.map_rows` passes to its function at a time. Convolutions need many
+times their memory."""
 
 
 class FullObs:
-    """Stores every observation: rows are the observations themselves, without further storage."""
+    """Store every observation. A stored row is the observation itself; the buffer is empty."""
 
     def init(self, obs: Obs, length: int, env_state: EnvState) -> ObsBuffer:
-        """Storage besides rows, before a rollout of `length` steps from `obs` [N, ...]."""
+        """Return the buffer before a rollout.
+
+        Args:
+            obs: first observations [N, ...].
+            length: number of steps of the rollout, T.
+            env_state: state of the environments.
+        """
         del obs, length, env_state
         return ()
 
     def append(
         self, buffer: ObsBuffer, obs: Obs, start: Array, env_state: EnvState
     ) -> tuple[ObsBuffer, StoredObs]:
-        """Stores one row.
+        """Store one row.
 
         Args:
-            buffer: of the rows so far.
-            obs: [N, ...].
-            start: True if it is an episode's first, bool [N].
-            env_state: of the environments after they have returned it.
+            buffer: with the rows so far.
+            obs: observations [N, ...].
+            start: True where an observation is the first of an episode, bool [N].
+            env_state: state of the environments that returned the observations.
 
         Returns:
-            (buffer, row [N]).
+            (buffer, stored row [N]).
         """
         del start, env_state
         return buffer, obs
 
     def read(self, buffer: ObsBuffer, rows: StoredObs) -> Obs:
-        """The observations [*B, ...] of rows [*B]."""
+        """Return the observations [*B, ...] of stored rows [*B]."""
         del buffer
         return rows
 
     def map_rows(
         self, function: Callable[..., T], buffer: ObsBuffer, rows: StoredObs, *others: Array
     ) -> T:
-        """Applies `function`(observations [T, N, ...], *others) to all rows; images in parts."""
+        """Apply `function`(observations [T, N, ...], *others) to all rows; to images in parts."""
         del buffer
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
             return function(rows, *others)
@@ -74,13 +81,13 @@ class FullObs:
     def sum_rows(
         self, function: Callable[..., T], buffer: ObsBuffer, rows: StoredObs, *others: Array
     ) -> T:
-        """Applies `function`, which sums over the rows that it receives, to all rows [T, N]."""
+        """Apply `function`, which returns sums over its rows, to all rows [T, N]."""
         del buffer
         return function(rows, *others)
 
 
 class Series(NamedTuple):
-    """The values behind the windows of a rollout."""
+    """Time series behind the windows of a rollout."""
 
     values: Array  # [N, H + T * slide, ...] the first window, then each row's new values
     starts: Array  # [M, H, ...] the windows that episodes begin with
@@ -89,7 +96,7 @@ class Series(NamedTuple):
 
 
 class WindowPosition(NamedTuple):
-    """The position of a window in a `Series`."""
+    """Position of a window in a `Series`."""
 
     env: Array  # [N] int32
     first: Array  # [N] int32: the index of its first value in `Series.values`
@@ -98,29 +105,29 @@ class WindowPosition(NamedTuple):
 
 
 StartsOf = Callable[[EnvState], tuple[Array, Array]]
-"""State of the environments -> (windows [M, H, ...] that episodes of this rollout begin with, which
-of them each environment's present one began with, int32 [N])."""
+"""Environment state -> (windows [M, H, ...] with which episodes of this rollout start, index of the
+window with which each environment's present episode started, int32 [N])."""
 
 
 class WindowedObs:
-    """Stores the series behind observations that are the last H values of it.
+    """Store the time series behind observations that are its last H values.
 
-    Exact if every row's window is the one before, `slide` values later, or a new episode's first;
-    and if those first windows are among some that are known before the rollout.
-    Row 0 may be anything.
+    The result is exact if two conditions hold. Each row's window is the previous one, shifted by
+    `slide` values, or the first one of an episode. And the first windows are known before the
+    rollout. Row 0 may be any window.
 
     Args:
         window: H.
-        slide: new values per row.
-        starts: the windows that episodes of this rollout begin with.
+        slide: number of new values per row.
+        starts: windows with which episodes of this rollout start.
     """
 
     def __init__(self, window: int, slide: int, starts: StartsOf) -> None:
-        """Stores the sizes and the function that returns the starts."""
+        """Store the sizes and the function that returns the starts."""
         self.window, self.slide, self.starts = window, slide, starts
 
     def init(self, obs: Array, length: int, env_state: EnvState) -> Series:
-        """The first windows, and memory for `length` rows after them."""
+        """Return a buffer with the first windows, and memory for `length` rows after them."""
         num_envs, *shape = obs.shape[:1] + obs.shape[2:]
         room = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
         return Series(
@@ -133,7 +140,7 @@ class WindowedObs:
     def append(
         self, buffer: Series, obs: Array, start: Array, env_state: EnvState
     ) -> tuple[Series, WindowPosition]:
-        """See `FullObs.append`; the row is its window's position."""
+        """Store one row, see `FullObs.append`; the stored row is the position of the window."""
         num_envs = len(obs)
         first = buffer.time * self.slide
         new = obs[:, -self.slide :]
@@ -156,7 +163,7 @@ class WindowedObs:
         return buffer, row
 
     def read(self, buffer: Series, rows: WindowPosition) -> Array:
-        """See `FullObs.read`; it takes as long as reading stored windows."""
+        """Return observations, see `FullObs.read`; as fast as reading stored windows."""
         values = _stretches(buffer.values, rows.env, rows.first, self.window)
         padded = jnp.concatenate([buffer.starts, jnp.zeros_like(buffer.starts)], axis=1)
         start = _stretches(padded, rows.origin, rows.age, self.window)
@@ -166,7 +173,7 @@ class WindowedObs:
     def map_rows(
         self, function: Callable[..., T], buffer: Series, rows: WindowPosition, *others: Array
     ) -> T:
-        """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
+        """Apply a function to all rows, see `FullObs.map_rows`; few windows exist at a time."""
         num_envs = rows.env.shape[1]
         most = ROWS_ACCELERATED if platforms.is_accelerated() else ROWS
         return jax.lax.map(
@@ -178,7 +185,7 @@ class WindowedObs:
     def sum_rows(
         self, function: Callable[..., T], buffer: Series, rows: WindowPosition, *others: Array
     ) -> T:
-        """See `FullObs.sum_rows`."""
+        """Sum over all rows, see `FullObs.sum_rows`."""
         parts = self.map_rows(function, buffer, rows, *others)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
 
@@ -187,11 +194,13 @@ ObsStorage = FullObs | WindowedObs
 
 
 def make(space: Space, starts: StartsOf | None) -> ObsStorage:
-    """The storage for observations of `space`; windows with unknown starts are stored in full.
+    """Return the storage for observations of `space`.
+
+    Windows whose starts are unknown are stored in full.
 
     Args:
         space: of an observation.
-        starts: as of `WindowedObs`; None if starts are not known before a rollout.
+        starts: see `WindowedObs`; None if starts are not known before a rollout.
     """
     if isinstance(space, Box) and space.slide and starts is not None:
         return WindowedObs(space.shape[0], space.slide, starts)
@@ -199,13 +208,16 @@ def make(space: Space, starts: StartsOf | None) -> ObsStorage:
 
 
 def before_and_after(storage: ObsStorage, rollout: Rollout) -> tuple[Obs, Obs]:
-    """Observations [T, N, ...] before and after each decision, the true last ones of episodes."""
+    """Return the observations before and after each decision, [T, N, ...].
+
+    After the last step of an episode, this is the true last observation.
+    """
     obs = storage.read(rollout.obs_buffer, rollout.transitions.obs)
     return obs, next_entries(obs, rollout.end.obs, rollout.transitions.absent)
 
 
 def _stretches(x: Array, env: Array, first: Array, length: int) -> Array:
-    """`x[env, first : first + length]` for every pair of numbers in env and first [*B]."""
+    """Return `x[env, first : first + length]` for each pair of indices in env and first [*B]."""
 
     def stretch(env: Array, first: Array) -> Array:
         corner: list[Array | int] = [env, first, *[0] * (x.ndim - 2)]

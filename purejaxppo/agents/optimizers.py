@@ -1,7 +1,7 @@
-"""Optimisers by name, without their step size, over all parameters as one vector.
+"""Optimisers by name, without step size, over all parameters as one vector.
 
-The step size stays a traced number that multiplies an optimiser's updates. `on_tree` restores the
-parameters' shapes for optimisers that need them.
+The step size stays a traced number that multiplies the updates. `on_tree` restores the shapes of
+parameters for optimisers that need them.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,18 @@ from purejaxppo.config.schema import PPOConfig
 LANES = 64
 """Lengths of vectors are rounded up to a multiple of this."""
 FASTER, SLOWER = 1.5, 1 / 1.5
-"""Multipliers of the adaptive rate."""
+"""Factors by which the adaptive rate changes."""
 RATE_FACTOR = "charts/rate_factor"
-"""The dashboard's name of the adaptive rate's factor."""
+"""Metric: factor of the adaptive rate."""
 
 
 def muon(config: PPOConfig) -> optax.GradientTransformation:
-    """Momentum made orthogonal, for matrices; Nadam for the rest.
+    """Return Muon: orthogonalised momentum for matrices, Nadam for other parameters.
 
-    Its steps are as large as Adam's (root mean square 0.2 per element), so that a rate that suits
-    Adam suits it. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; Liu et al. 2025,
+    Its updates have Adam's size (root mean square 0.2 per element), so Adam's learning rates can be
+    used.
+
+    Reference: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; Liu et al. 2025,
     https://arxiv.org/abs/2502.16982, section 2.2.
     """
     del config
@@ -45,7 +47,7 @@ PLAIN_OPTIMIZERS: dict[str, Callable[[PPOConfig], optax.GradientTransformation]]
     "rmsprop": lambda config: optax.scale_by_rms(decay=0.99, eps=config.adam_eps),
     "sgd": lambda config: optax.identity(),
 }
-"""Elementwise optimisers, which need no shapes and work on the flat vector."""
+"""Elementwise optimisers. They do not need shapes and act on the flat vector."""
 
 
 class OptimizerUpdate(Protocol):
@@ -62,15 +64,15 @@ class OptimizerUpdate(Protocol):
         first: Array,
         rate: Scalar,
     ) -> tuple[Array, OptState]:
-        """(gradient [P], state, parameters [P]) -> (updates [P], state).
+        """Return (updates [P], state after the step).
 
         Args:
             gradient: [P].
             state: before the step.
             params: all parameters [P].
-            kl: divergence from the policy that acted, before the step; [].
-            first: True for a rollout's first gradient step, bool [].
-            rate: step size that will multiply the updates, [].
+            kl: KL divergence from the policy that acted, before the step, [].
+            first: True for the first gradient step on a rollout, bool [].
+            rate: step size by which the updates will be multiplied, [].
         """
         ...
 
@@ -79,18 +81,22 @@ class Optimizer(NamedTuple):
     """An optimiser over all parameters as one vector [P]."""
 
     init: Callable[[Array], OptState]
-    """parameters [P] -> state."""
+    """Parameters [P] -> state."""
     update: OptimizerUpdate
-    """A step's updates, and the state after it."""
+    """Updates of a step, and the state after it."""
     unravel: Callable[[Array], Params]
-    """parameters [P] -> the tree."""
+    """Parameters [P] -> parameter tree."""
 
 
 def make(config: PPOConfig, params: Params) -> Optimizer:
-    """The optimiser that a config names, with its weight decay and adaptive rate, for `params`.
+    """Return the optimiser of the config, with its weight decay and adaptive rate.
+
+    Args:
+        config: of the algorithm.
+        params: parameter tree, for its shapes.
 
     Raises:
-        ValueError: a user's own cannot be loaded or made.
+        ValueError: a custom optimiser cannot be loaded or made.
     """
     _, unravel = flatten(params)
     if config.optimizer in PLAIN_OPTIMIZERS:
@@ -109,15 +115,15 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
 
 
 def init_state(config: PPOConfig, params: Params) -> OptState:
-    """The state of the config's optimiser, over the parameters as one vector."""
+    """Return the initial state of the config's optimiser, over the parameters as one vector."""
     return make(config, params).init(flatten(params)[0])
 
 
 def flatten(params: Params) -> tuple[Array, Callable[[Array], Params]]:
-    """All parameters as one vector [P], and the inverse; P is rounded up to whole SIMD rows.
+    """Return all parameters as one vector [P], and the inverse function.
 
-    One vector needs one reduction over the devices and one loop of Adam. XLA's CPU code for such
-    a loop is scalar, and many times slower, where the length is odd.
+    One vector needs a single reduction over devices and a single loop of Adam. P is rounded up to a
+    multiple of LANES. XLA's CPU code for a loop of odd length is scalar and many times slower.
     """
     flat, unravel = ravel_pytree(params)
     padded = jnp.pad(flat, (0, -flat.size % LANES))
@@ -129,7 +135,12 @@ OWN_ENTRIES = frozenset(("terms", "torso", "actor_torso", "critic_torso"))
 
 
 def projection(params: Params, limits: dict[str, tuple[float, float]]) -> Callable[[Array], Array]:
-    """A function of the flat parameters that clips those with limits, by name, to them."""
+    """Return a function of the flat parameters that clips parameters to their limits.
+
+    Args:
+        params: parameter tree.
+        limits: name of a parameter -> (low, high).
+    """
     ranges, start = [], 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [getattr(key, "key", None) for key in path]
@@ -147,12 +158,12 @@ def projection(params: Params, limits: dict[str, tuple[float, float]]) -> Callab
 
 
 def metric_names(config: PPOConfig) -> tuple[str, ...]:
-    """The dashboard's names of the figures of `measure`."""
+    """Return the names of the optimiser's metrics."""
     return (RATE_FACTOR,) if config.learning_rate_schedule == "adaptive" else ()
 
 
 def metrics(config: PPOConfig, state: OptState) -> MetricDict:
-    """Metrics of a state of the config's optimiser, [] each."""
+    """Return the optimiser's metrics, [] each, from its state."""
     names = metric_names(config)
     return {name: state[-1] for name in names}  # the last part of the chain
 
@@ -160,7 +171,12 @@ def metrics(config: PPOConfig, state: OptState) -> MetricDict:
 def on_tree(
     transform: optax.GradientTransformation, unravel: Callable[[Array], Params]
 ) -> optax.GradientTransformation:
-    """A transformation of trees as one of vectors [P]."""
+    """Convert a transformation of trees to one of vectors [P].
+
+    Args:
+        transform: of trees.
+        unravel: vector [P] -> tree.
+    """
 
     def init(flat: Array) -> OptState:
         return transform.init(unravel(flat))
@@ -177,15 +193,19 @@ def on_tree(
 
 
 def mask_of_matrices(params: Params) -> Array:
-    """1 for the elements of matrices and convolutions, 0 for biases and the like; [size]."""
+    """Return 1 for elements of matrices and convolutions, 0 for those of vectors; [size]."""
     vector, _ = ravel_pytree(jax.tree.map(lambda x: jnp.full(x.shape, float(x.ndim > 1)), params))
     return vector
 
 
 def weight_decay(weight: float, mask: Array) -> optax.GradientTransformation:
-    """Adds `weight` times the parameters where `mask` [size]: decay apart from the gradient.
+    """Return decoupled weight decay: add `weight` times the parameters to the updates.
 
-    Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101.
+    Args:
+        weight: coefficient.
+        mask: 1 for parameters that decay, 0 for others, [size].
+
+    Reference: Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101.
     """
 
     def update(
@@ -201,17 +221,18 @@ def weight_decay(weight: float, mask: Array) -> optax.GradientTransformation:
 def adaptive_rate(
     target_kl: float, low: float, high: float
 ) -> optax.GradientTransformationExtraArgs:
-    """A factor of the step size that holds the divergence of each gradient step near a target.
+    """Return an adaptive factor of the step size that keeps the KL of gradient steps near a target.
 
-    Above twice the target the rate becomes slower, below half of it faster. Before a rollout's
-    first step the policy is the one that acted: the divergence of 0 there carries no information
-    about the rate, and does not increase it. As in Rudin et al. 2022,
-    https://arxiv.org/abs/2109.11978, appendix A, and in rsl_rl.
+    The factor is divided by 1.5 where the KL exceeds twice the target, and multiplied by 1.5 where
+    it is below half of it. Before the first step on a rollout, the policy is still the one that
+    acted. Its KL of 0 does not increase the factor.
 
     Args:
         target_kl: the target.
         low: smallest product of step size and factor. A step size of 0 stays 0.
         high: largest product.
+
+    Reference: Rudin et al. 2022, https://arxiv.org/abs/2109.11978, appendix A; rsl_rl.
     """
 
     def init(flat: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The static part of an agent: functions from parameters and observations to actions."""
+"""The policy: functions from an agent's parameters and observations to actions."""
 
 import contextlib
 import functools
@@ -18,10 +18,10 @@ from purejaxppo.types import AgentState, EnvSpaces, Outputs, PolicyStep, Running
 
 
 def at_matmul_precision(method: F) -> F:
-    """A method that is traced with products of its object's `config.matmul_precision`.
+    """Trace a method with the matrix product precision of its object, `config.matmul_precision`.
 
-    A product and its gradient have the precision that they were traced with. So it is set by the
-    config and not by a back end's default: TF32 on NVIDIA's GPUs, bfloat16 on TPUs.
+    A product and its gradient keep the precision with which they were traced. The config sets it,
+    instead of the backend's default: TF32 on NVIDIA GPUs, bfloat16 on TPUs.
     """
 
     @functools.wraps(method)
@@ -40,12 +40,12 @@ class Policy:
         spec: of the environment, or any object with its `observation` and `action` spaces.
 
     Raises:
-        ValueError: the config's network cannot read the observations, or its distribution does not
-            fit the actions.
+        ValueError: the network does not support the observations, or the distribution does not
+            support the actions.
     """
 
     def __init__(self, config: Config, spec: EnvSpaces) -> None:
-        """Builds network and distribution; nothing is computed yet."""
+        """Build network and distribution, without computing anything."""
         self.config = config
         self.observation, self.action = spec.observation, spec.action
         self.network_input = network_input(
@@ -63,15 +63,15 @@ class Policy:
         self.recurrent = config.network.rnn != "none"
 
     def init(self, key: Key) -> AgentState:
-        """Fresh parameters, and empty statistics."""
+        """Return initial parameters, and empty statistics."""
         return AgentState(params=self.network.init(key), obs_stats=self.init_obs_stats())
 
     def init_obs_stats(self) -> RunningStats:
-        """Empty statistics for the parts of an observation that are normalised."""
+        """Return empty statistics for the arrays of an observation that are normalised."""
         return normalize.init_stats(self.normalizable(example(self.observation)))
 
     def normalizable(self, obs: Obs) -> list[Array]:
-        """Return an observation's arrays that are normalised, as float32, before normalisation."""
+        """Return the arrays of an observation that will be normalised, as float32."""
         pairs = zip(jax.tree.leaves(obs), self.is_normalized(), strict=True)
         return [x.astype(jnp.float32) for x, yes in pairs if yes]
 
@@ -86,7 +86,7 @@ class Policy:
         ]
 
     def normalize_obs(self, stats: RunningStats, obs: Obs) -> Obs:
-        """The observation with its vectors normalised by the running statistics."""
+        """Return the observation with its vectors normalised by the running statistics."""
         if not self.config.ppo.normalize_obs:
             return obs
         vectors = iter(normalize.normalize(stats, self.normalizable(obs), self.config.ppo.clip_obs))
@@ -95,7 +95,14 @@ class Policy:
         return jax.tree.unflatten(tree, [next(vectors) if yes else x for x, yes in pairs])
 
     def apply(self, agent: AgentState, carry: Carry, obs: Obs, start: Array) -> Outputs:
-        """The network's outputs for observations [N, ...]; carry [N, ...], start bool [N]."""
+        """Apply the network to one step of N environments.
+
+        Args:
+            agent: parameters and statistics.
+            carry: recurrent carry [N, ...].
+            obs: observations [N, ...], not normalised.
+            start: True where an observation is the first of an episode, bool [N].
+        """
         obs = self.normalize_obs(agent.obs_stats, obs)
         with self.network_precision():
             return self.network.apply(agent.params, carry, obs, start)
@@ -108,25 +115,33 @@ class Policy:
         start: Array,
         absent: Array | None = None,
     ) -> Outputs:
-        """Applies the network step after step to observations [T, N, ...]; see `types.Unroll`."""
+        """Apply the network to T steps of N environments; see `types.Unroll`.
+
+        Args:
+            agent: parameters and statistics.
+            carry: recurrent carry before the first step [N, ...].
+            obs: observations [T, N, ...], not normalised.
+            start: True where an observation is the first of an episode, bool [T, N].
+            absent: True where the carry does not change, bool [T, N]; None: nowhere.
+        """
         obs = self.normalize_obs(agent.obs_stats, obs)
         with self.network_precision():
             return self.network.unroll(agent.params, carry, obs, start, absent)
 
     def network_precision(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which products have the network's precision, if it has one of its own."""
+        """Return a context with the network's matrix product precision."""
         own = self.config.network.matmul_precision
         kept: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         return kept if own == "same" else jax.default_matmul_precision(own)
 
     def choose(self, carry: Carry, params: Array, action: Action) -> PolicyStep:
-        """An action under distribution parameters [N, P], as a step of the policy."""
+        """Return a policy step with this action, under distribution parameters [N, P]."""
         log_prob = self.distribution.log_prob(params, action)
         return PolicyStep(carry, action, log_prob, self.distribution.to_env(action))
 
     @at_matmul_precision
     def act(self, agent: AgentState, key: Key, carry: Carry, obs: Obs, start: Array) -> PolicyStep:
-        """Samples actions [N, ...]."""
+        """Sample actions [N, ...]."""
         carry, params, *_ = self.apply(agent, carry, obs, start)
         return self.choose(carry, params, self.distribution.sample(params, key))
 
@@ -134,7 +149,7 @@ class Policy:
     def act_in_groups(
         self, agent: AgentState, keys: Key, carry: Carry, obs: Obs, start: Array
     ) -> PolicyStep:
-        """Samples actions [N, ...], with a key for each of G equal groups of rows, keys [G]."""
+        """Sample actions [N, ...] with one key for each of G equal groups of rows, keys [G]."""
         carry, params, *_ = self.apply(agent, carry, obs, start)
         groups = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), params)
         action = jax.vmap(self.distribution.sample)(groups, keys)
@@ -145,7 +160,7 @@ class Policy:
     def act_deterministically(
         self, agent: AgentState, key: Key, carry: Carry, obs: Obs, start: Array
     ) -> PolicyStep:
-        """Takes the distribution's mode."""
+        """Return the mode of the distribution as actions [N, ...]."""
         del key
         carry, params, *_ = self.apply(agent, carry, obs, start)
         return self.choose(carry, params, self.distribution.mode(params))
@@ -154,6 +169,6 @@ class Policy:
     def mode(
         self, agent: AgentState, carry: Carry, obs: Obs, start: Array
     ) -> tuple[Carry, EnvAction]:
-        """Takes the distribution's mode, without its log-probability: -> (carry, env_action)."""
+        """Return (carry, mode of the distribution as environment actions), without log_prob."""
         carry, params, *_ = self.apply(agent, carry, obs, start)
         return carry, self.distribution.to_env(self.distribution.mode(params))

@@ -1,7 +1,8 @@
-"""PPO's update: from a rollout with advantages to better parameters.
+"""PPO's update: from a rollout with advantages to new parameters.
 
-Schulman et al. 2017, https://arxiv.org/abs/1707.06347, with the details on which the reference
-implementations agree (Huang et al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details).
+Schulman et al. 2017, https://arxiv.org/abs/1707.06347, with the details that the reference
+implementations share (Huang et al. 2022,
+https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details).
 """
 
 from collections.abc import Callable
@@ -20,17 +21,17 @@ from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Batch, Estimate, Hyperparams, Losses, Updated
 
 Loss = Callable[[Params, Batch], tuple[Array, Losses]]
-"""(params, rows of a minibatch) -> (loss [], its parts), sums over valid rows."""
+"""(params, rows of a minibatch) -> (loss [], its components), sums over valid rows."""
 
 BeforeEpoch = Callable[[Estimate, Params, Batch], Batch]
-"""(estimate, params, batch) -> the batch of the next epoch."""
+"""(estimate, params, batch) -> batch of the next epoch."""
 
 NextBatch = Callable[[Params, Batch], Batch]
-"""(params, batch) -> the batch of the next epoch."""
+"""(params, batch) -> batch of the next epoch."""
 
 
 class MinibatchOutputs(NamedTuple):
-    """Outputs of the current parameters for a batch's rows."""
+    """Outputs of the current parameters for the rows of a batch."""
 
     log_prob: Array  # [B, (L)] of the stored actions
     entropy: Array  # [B, (L)]
@@ -47,18 +48,25 @@ def ppo_loss(
     objective: Objective,
     copies: int = 1,
 ) -> tuple[Array, Losses]:
-    """Sum over valid rows of L = policy + vf_coef value - ent_coef entropy + ..., and its parts.
+    """Compute PPO's loss and its components, as sums over valid rows.
 
-    Sums, not means: shards add theirs up and divide by the rows of all.
+        L = L_policy + vf_coef L_value - ent_coef H + penalty + Σ term_coefs L_auxiliary
+
+    Sums, not means: `mean_gradient` adds them over shards and divides by the number of rows.
 
     Args:
         outputs: of the current parameters for the rows.
-        batch: the rows.
+        batch: the rows, [B, (L)].
         hp: hyperparameters.
-        objective: the policy's loss.
-        copies: number of equal parts of the rows. The first part has the rows that were acted on,
-            and the others are made from it, such as mirror images. The divergence and the clip
-            fraction are those of the first part, times `copies`.
+        objective: policy loss.
+        copies: number of equal parts of the rows. The first part contains the rows of the rollout,
+            the others are made from it, such as mirror images. KL divergence and clip fraction are
+            computed on the first part and multiplied by `copies`.
+
+    Returns:
+        (loss [], its components).
+
+    Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 9.
     """
     chex.assert_equal_shape([*outputs[:3], batch.log_prob, batch.advantage, batch.valid])
     log_ratio = outputs.log_prob - batch.log_prob
@@ -93,13 +101,16 @@ def ppo_loss(
 def mean_gradient(
     loss: Loss, flat: Array, rows: Batch, psum: Reduce
 ) -> tuple[Array, Losses, Array]:
-    """The gradient [P] of a loss, its parts, and the number of valid rows of all shards.
+    """Compute the mean gradient of a loss over the valid rows of all shards.
 
     Args:
-        loss: (flat, rows) -> (sum over valid rows, sums of its parts).
+        loss: (flat, rows) -> (sum over valid rows, sums of its components).
         flat: all parameters [P].
         rows: of one minibatch.
         psum: sum over shards; called once.
+
+    Returns:
+        (gradient [P], means of the components, number of valid rows []).
     """
     (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
     count = jnp.sum(rows.valid, dtype=flat.dtype)
@@ -111,7 +122,15 @@ def mean_gradient(
 
 
 def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
-    """(a gradient scaled down to a norm of at most `limit`, its norm before); 0 is no limit."""
+    """Scale a gradient down to a norm of at most `limit`.
+
+    Args:
+        gradient: [P].
+        limit: largest norm; 0: no limit.
+
+    Returns:
+        (clipped gradient [P], norm before clipping []).
+    """
     chex.assert_rank(gradient, 1)
     norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
     limit = jnp.where(limit > 0, limit, jnp.inf)
@@ -119,32 +138,32 @@ def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
 
 
 def recompute_advantages(estimate: Estimate, params: Params, batch: Batch) -> Batch:
-    """The next epoch's batch, with advantages and targets of the critic as it is now.
+    """Return the next epoch's batch, with advantages and targets of the current critic.
 
-    Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, B.1, measure the effect.
+    Reference: Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, appendix B.1.
     """
     fresh = estimate(params)
     return batch._replace(advantage=fresh.advantage, target=fresh.target, carry=fresh.carry)
 
 
 def unchanged(x: T) -> T:
-    """The argument."""
+    """Return the argument."""
     return x
 
 
 class Update(NamedTuple):
-    """The parts of one update, which `update_epochs` composes."""
+    """Functions that `update_epochs` composes."""
 
     loss: Loss
-    """Loss of a minibatch's rows under network parameters."""
+    """Loss of the rows of a minibatch."""
     psum: Reduce
-    """Sum over shards. One gradient step needs one, of one flat vector."""
+    """Sum over shards. A gradient step calls it once, with one flat vector."""
     before_epoch: NextBatch | None = None
-    """(params, batch) -> the batch of the next epoch; None: the same batch in all epochs."""
+    """(params, batch) -> batch of the next epoch; None: the same batch in all epochs."""
     prepare: Callable[[Batch], Batch] = unchanged
-    """The rows of a minibatch -> the rows for the loss."""
+    """Rows of a minibatch -> rows for the loss."""
     project: Callable[[Array], Array] = unchanged
-    """Flat parameters after a gradient step -> those within their limits."""
+    """Flat parameters after a gradient step -> parameters within their limits."""
 
 
 class GradientState(NamedTuple):
@@ -163,10 +182,21 @@ def gradient_step(
     state: GradientState,
     minibatch: tuple[Array, Array],
 ) -> tuple[GradientState, Losses]:
-    """One step of gradient descent on one minibatch: (indices of units, their advantages) [B].
+    """Take one gradient step on a minibatch.
 
-    A step whose gradient has a norm that is not finite is skipped and changes nothing, as does a
-    step on a minibatch without a valid row.
+    The step is skipped if the norm of the gradient is not finite, or if no row of the minibatch is
+    valid.
+
+    Args:
+        update: functions of the update.
+        optimizer: over the flat parameters.
+        hp: hyperparameters, scheduled.
+        batch: all units, [T x N, ...].
+        state: before the step.
+        minibatch: (indices of its units, their advantages) [B].
+
+    Returns:
+        (state after the step, losses and metrics of the step).
     """
     index, advantage = minibatch
     rows = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), batch)
@@ -205,17 +235,20 @@ def update_epochs(
     config: PPOConfig,
     num_envs: int,
 ) -> Updated:
-    """Several epochs of minibatch gradient steps on one rollout.
+    """Run epochs of minibatch gradient steps on one rollout.
 
     Args:
-        update: its parts.
+        update: functions of the update.
         params: network parameters.
-        opt_state: of `optimizers.make`, over the raveled parameters.
+        opt_state: of `optimizers.make`, over the flat parameters.
         batch: T x N units, time-major.
-        hp: of this update, scheduled.
+        hp: hyperparameters, scheduled.
         key: consumed.
-        config: sizes and kinds.
+        config: of the algorithm.
         num_envs: N of this shard.
+
+    Returns:
+        New parameters and optimiser state, and the mean losses.
     """
     optimizer = optimizers.make(config, params)
     normalized = normalize.NORMALIZATIONS[config.advantage_normalization](update.psum)
@@ -247,7 +280,7 @@ def update_epochs(
 
 
 def mean_losses(parts: Losses, num_minibatches: int) -> Losses:
-    """Means over the gradient steps that were made, from losses [E, M] of all steps."""
+    """Return the means over the gradient steps taken, from losses [E, M] of all steps."""
     made, skipped = jnp.sum(parts.epochs), jnp.sum(parts.skipped)
     steps = jnp.where(made + skipped > 0, made, 1.0)
     means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)

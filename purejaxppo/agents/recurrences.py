@@ -1,8 +1,8 @@
 """Linear recurrences over time: step by step on a CPU, in O(log T) stages on accelerators.
 
-A loop of T steps launches a few kernels in each of them. Affine maps compose, and stages that
-compose maps 1, 2, 4, ... steps apart, which a compiler fuses, give the same numbers up to rounding
-(Hillis & Steele 1986, https://doi.org/10.1145/7902.7903).
+On accelerators, a loop of T steps would launch a few kernels per step. Affine maps compose: stages
+that combine maps 1, 2, 4, ... steps apart give the same results up to rounding (Hillis & Steele
+1986, https://doi.org/10.1145/7902.7903).
 """
 
 import chex
@@ -17,13 +17,21 @@ Affine = tuple[Array, Array]
 
 
 def compose(first: Affine, second: Affine) -> Affine:
-    """The map x -> a₂ (a₁ x + b₁) + b₂, of maps (a, b)."""
+    """Return the composition x -> a₂ (a₁ x + b₁) + b₂ of two maps (a, b)."""
     (a1, b1), (a2, b2) = first, second
     return a2 * a1, a2 * b1 + b2
 
 
 def backwards(b: Array, a: Array) -> Array:
-    """Solves xₜ = bₜ + aₜ xₜ₊₁, with 0 after the last row; a, b and x [T, ...]."""
+    """Solve xₜ = bₜ + aₜ xₜ₊₁ backwards in time, with x_T = 0.
+
+    Args:
+        b: float [T, ...].
+        a: float [T, ...].
+
+    Returns:
+        x, float [T, ...].
+    """
     chex.assert_equal_shape([a, b])
     if not platforms.is_accelerated():
         return _in_steps(b, a, jnp.zeros_like(b[0]), reverse=True)
@@ -36,7 +44,16 @@ def backwards(b: Array, a: Array) -> Array:
 
 
 def forwards(b: Array, a: Array, first: Array) -> Array:
-    """Solves xₜ = bₜ + aₜ xₜ₋₁, with `first` [...] before the first row; a, b and x [T, ...]."""
+    """Solve xₜ = bₜ + aₜ xₜ₋₁ forwards in time.
+
+    Args:
+        b: float [T, ...].
+        a: float [T, ...].
+        first: x before the first row, float [...].
+
+    Returns:
+        x, float [T, ...].
+    """
     chex.assert_equal_shape([a, b])
     chex.assert_shape(first, b.shape[1:])
     if not platforms.is_accelerated():

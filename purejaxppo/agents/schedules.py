@@ -1,6 +1,6 @@
-"""Schedules: factors as functions of a run's progress, 0 at the start and 1 at the end.
+"""Schedules: factors as functions of the progress of a run, from 0 (start) to 1 (end).
 
-They accept NumPy arrays, JAX arrays and plain numbers.
+They accept NumPy arrays, JAX arrays and numbers.
 """
 
 from collections.abc import Callable
@@ -15,31 +15,34 @@ from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import Hyperparams
 
 LAST = 0.01
-"""The final factor of an exponential schedule."""
+"""Final factor of an exponential schedule."""
 
 
 def constant(progress: Array) -> Array:
-    """Factor 1."""
+    """Return 1."""
     return jnp.ones_like(progress)
 
 
 def linear(progress: Array) -> Array:
-    """From 1 to 0 in a straight line."""
+    """Decrease linearly from 1 to 0."""
     return 1.0 - progress
 
 
 def cosine(progress: Array) -> Array:
-    """From 1 to 0 along half a cosine (Loshchilov & Hutter 2017, eq. 5, without restarts)."""
+    """Decrease from 1 to 0 along half a cosine, (1 + cos(π progress)) / 2.
+
+    Reference: Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983, eq. 5, without restarts.
+    """
     return 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
 
 
 def exponential(progress: Array) -> Array:
-    """From 1 to `LAST`, with a logarithm that is linear in progress."""
+    """Decrease exponentially from 1 to `LAST`."""
     return LAST**progress
 
 
 def step(progress: Array) -> Array:
-    """From 1 to a tenth at the middle and a hundredth at three quarters, in two steps."""
+    """Return 1, then 0.1 from half of the run, then 0.01 from three quarters."""
     return jnp.where(progress < 0.5, 1.0, jnp.where(progress < 0.75, 0.1, 0.01))
 
 
@@ -56,11 +59,17 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
 def factor(
     name: str | CodeRef, progress: Scalar, warmup: float = 0.0, stride: Scalar = 0.0
 ) -> Array:
-    """The multiplier of a value at `progress`, 0 to 1.
+    """Return the factor of a value at some progress.
 
-    A warm-up multiplies the schedule by a factor that grows linearly to 1 over the first `warmup`
-    of the run. Each update is the fraction `stride` of the run, and the k-th update, from 1 on,
-    counts as k strides, so that the first one does not have a factor of 0.
+    The schedule is multiplied by a warm-up factor that grows linearly to 1 over the first part
+    `warmup` of the run. The k-th update (from 1) counts as k strides, so the factor of the first
+    update is not 0.
+
+    Args:
+        name: of the schedule, or a reference to a custom one.
+        progress: from 0 to 1.
+        warmup: part of the run, 0 to 1.
+        stride: length of one update, as part of the run.
     """
     progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
     schedule = SCHEDULES[str(name)] if name in SCHEDULES else load(name, "a schedule")
@@ -69,19 +78,24 @@ def factor(
 
 
 def make_hyperparams(config: Config) -> Hyperparams:
-    """The tunable floats of a run's config as arrays."""
+    """Return the tunable floats of a run's config as arrays."""
     return hyperparams_of(config.ppo, config.num_updates)
 
 
 def hyperparams_of(config: PPOConfig, num_updates: int) -> Hyperparams:
-    """The tunable floats of a config, for a run of so many updates, as arrays [] each."""
+    """Return the tunable floats of a config as arrays, [] each.
+
+    Args:
+        config: of the algorithm.
+        num_updates: total number of updates of the run.
+    """
     values = {name: getattr(config, name) for name in Hyperparams._fields[:-1]}
     values |= {"term_coefs": tuple(config.coefs), "total_updates": num_updates}
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), Hyperparams(**values))
 
 
 def check(config: PPOConfig) -> None:
-    """Checks users' own schedules by tracing.
+    """Check custom schedules by tracing.
 
     Raises:
         ValueError: one cannot be loaded, or does not map a number to a number.
@@ -96,7 +110,13 @@ def check(config: PPOConfig) -> None:
 
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update: Array) -> Hyperparams:
-    """Hyperparameters at an update of `total_updates`, each multiplied by its schedule."""
+    """Return the hyperparameters of an update: each one multiplied by its schedule.
+
+    Args:
+        hp: hyperparameters.
+        config: names of the schedules.
+        update: index of the update, int32 [].
+    """
     progress, stride = update / hp.total_updates, 1.0 / hp.total_updates
     warmup = config.learning_rate_warmup
     rate = factor(config.learning_rate_schedule, progress, warmup, stride)

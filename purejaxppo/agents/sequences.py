@@ -1,6 +1,6 @@
-"""Layout of an update's rows: single steps or, for recurrent networks, sequences of steps.
+"""Units of minibatches: single steps or, for recurrent networks, sequences of steps.
 
-Both layouts have the same functions, so that the learner works with either one.
+Both layouts have the same methods.
 """
 
 from typing import NamedTuple
@@ -15,11 +15,12 @@ from purejaxppo.parallel import platforms
 from purejaxppo.types import Outputs, Rollout, Unroll
 
 PACKED = 2**16
-"""Rows up to which a CPU shuffles by sorting numbers alone; 16 bits of 32 are random then."""
+"""Largest number of rows that a CPU shuffles with packed sort keys. Each key then has at least 16
+random bits of 32."""
 
 
 class RolloutOutputs(NamedTuple):
-    """A network's outputs for a whole rollout."""
+    """Outputs of a network for a whole rollout."""
 
     carries: Carry  # [B, ...] before each unit
     carry: Carry  # [N, ...] after the rollout
@@ -28,12 +29,12 @@ class RolloutOutputs(NamedTuple):
 
 
 class SingleSteps:
-    """Every step is a unit of its own; networks have no carry."""
+    """Use every step as a unit, for networks without a carry."""
 
     def evaluate_rollout(
         self, unroll: Unroll, rollout: Rollout, storage: ObsStorage
     ) -> RolloutOutputs:
-        """A network's outputs for a whole rollout.
+        """Return the outputs of a network for a whole rollout.
 
         Args:
             unroll: the network.
@@ -49,31 +50,34 @@ class SingleSteps:
         return RolloutOutputs((), rollout.carry, *outputs)
 
     def split(self, rows: T) -> T:
-        """A tree of arrays [T, N, ...] as units [B, ...]."""
+        """Reshape a tree of arrays [T, N, ...] to units [B, ...]."""
         return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
     def evaluate_units(
         self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
     ) -> Outputs:
-        """A network's outputs for units' observations [B, ...]."""
+        """Return the outputs of a network for observations [B, ...] of units."""
         return unroll(carry, obs, start, absent)
 
 
 class Sequences:
-    """Units are `length` steps of one environment; a gradient reaches back to its unit's start.
+    """Use `length` steps of one environment as a unit. Gradients stop at the start of the unit.
 
-    Truncated back-propagation through time, Williams & Peng 1990. The carry before a unit is
-    computed with the newest parameters from all steps before it in the rollout.
+    The carry before a unit is computed with the newest parameters from all previous steps of the
+    rollout.
+
+    Reference: truncated back-propagation through time, Williams & Peng 1990,
+    https://doi.org/10.1162/neco.1990.2.4.490.
     """
 
     def __init__(self, length: int) -> None:
-        """Stores the length."""
+        """Store the length."""
         self.length = length
 
     def evaluate_rollout(
         self, unroll: Unroll, rollout: Rollout, storage: ObsStorage
     ) -> RolloutOutputs:
-        """See `SingleSteps.evaluate_rollout`; one sequence after another."""
+        """Return outputs, see `SingleSteps.evaluate_rollout`; one sequence after the other."""
         given = rollout.transitions
         rows = given.obs, given.start, given.absent
         parts = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
@@ -91,7 +95,7 @@ class Sequences:
         return RolloutOutputs(carries, after, dist_params, critic)
 
     def split(self, rows: T) -> T:
-        """A tree of arrays [T, N, ...] as units [B, L, ...], N for each interval of L steps."""
+        """Reshape arrays [T, N, ...] to units [B, L, ...]: N units per interval of L steps."""
 
         def split(x: Array) -> Array:
             sequences = x.reshape((-1, self.length, *x.shape[1:])).swapaxes(1, 2)
@@ -102,7 +106,7 @@ class Sequences:
     def evaluate_units(
         self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
     ) -> Outputs:
-        """A network's outputs for units' observations [B, L, ...]: arrays [B, L, ...]."""
+        """Return the outputs [B, L, ...] of a network for observations [B, L, ...] of units."""
         rows = jax.tree.map(lambda x: x.swapaxes(0, 1), (obs, start, absent))
         out = unroll(carry, *rows)
         units = jax.tree.map(lambda x: x.swapaxes(0, 1), out._replace(carry=()))
@@ -113,14 +117,21 @@ UnitLayout = SingleSteps | Sequences
 
 
 def make(recurrent: bool, length: int) -> UnitLayout:
-    """Units of `length` steps for recurrent networks, single steps for others."""
+    """Return sequences of `length` steps for recurrent networks, single steps for others."""
     return Sequences(length) if recurrent else SingleSteps()
 
 
 def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -> Array:
-    """Indices of a rollout's units, flattened from [T, N], by minibatch, int32 [M, B].
+    """Return the indices of a rollout's units by minibatch, int32 [M, B].
 
-    By `shuffle`, single units or whole environments are shuffled.
+    The indices are those of a flattened array [T, N]. `ppo.shuffle` selects whether single units or
+    whole environments are shuffled.
+
+    Args:
+        key: consumed.
+        config: of the algorithm.
+        length: number of units per environment, T.
+        num_envs: N.
     """
     m = config.num_minibatches
     if m == 1:
@@ -132,7 +143,7 @@ def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -
 
 
 def shuffled(key: Key, n: int) -> Array:
-    """A random order of 0..n-1: one sort by random bits."""
+    """Return a random order of 0..n-1, int32 [n]."""
     if platforms.is_accelerated() or n > PACKED:
         return jnp.argsort(jax.random.bits(key, (n,)))  # 32 bits: ties are very rare
     # Sorting numbers alone takes a CPU a quarter of the time: each has its index in its last bits.

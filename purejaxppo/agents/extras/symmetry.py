@@ -1,10 +1,10 @@
-"""Tasks with a mirror symmetry: augmented minibatches, or a penalty on asymmetric policies.
+"""Mirror symmetry of a task: augmented minibatches, or a penalty on asymmetric policies.
 
-A mirror is a permutation with signs, of observations and of actions. Rows are mirrored as they were
-observed, and normalised afterwards, so that the statistics need not be symmetric.
+A mirror is a signed permutation of observations and of actions. Rows are mirrored before
+normalisation, so the statistics need not be symmetric.
 
 Mittal et al. 2024, https://arxiv.org/abs/2403.04359; Abdolhosseini et al. 2019,
-https://doi.org/10.1145/3359566.3360070; the loss is that of Yu et al. 2018,
+https://doi.org/10.1145/3359566.3360070. The penalty is that of Yu et al. 2018,
 https://arxiv.org/abs/1801.08093.
 """
 
@@ -23,42 +23,45 @@ from purejaxppo.spaces import Box, Discrete, Space
 from purejaxppo.types import Batch, EnvSpaces, Hyperparams, Unroll
 
 Penalty = Callable[[Unroll, Batch, Array, Hyperparams], Scalar]
-"""(forward, rows, distribution parameters of rows, hp) -> term of the loss, [B, (L)]; forward is
-the network over units (carry, obs [B, (L), ...], start [B, (L)])."""
+"""(forward, rows, distribution parameters of rows, hp) -> loss per row [B, (L)]. `forward` applies
+the network to units: (carry, obs [B, (L), ...], start [B, (L)], absent) -> outputs."""
 
 
 class Symmetry(NamedTuple):
-    """An update's use of a mirror."""
+    """Use of a mirror in an update."""
 
     augment: Callable[[Batch], Batch]
-    """The rows of a minibatch -> the rows of its gradient step."""
+    """Rows of a minibatch -> rows of its gradient step."""
     penalty: Penalty
-    """Further term of the loss."""
+    """Additional loss per row."""
     copies: int = 1
-    """Rows of a gradient step for each row of its minibatch, all original rows first."""
+    """Number of rows of a gradient step per row of its minibatch. The original rows come first."""
 
 
 class Mirror(NamedTuple):
-    """Reflection of a task's observations and actions; applied twice, it is the identity."""
+    """Reflection of the observations and actions of a task. Applied twice, it is the identity."""
 
     obs: Callable[[Array], Array]
-    """Observations [..., n], not normalised."""
+    """Observations [..., n] before normalisation -> mirrored observations."""
     action: Callable[[Array], Array]
-    """Actions as the policy stores them."""
+    """Actions as the policy stores them -> mirrored actions."""
     choice: Callable[[Array], Array]
-    """Distribution parameters [..., P] -> the policy's choice [..., k]: the environment's action
-    for the mode, or the probabilities of discrete actions."""
+    """Distribution parameters [..., P] -> choice [..., k]: the environment's action for the mode,
+    or the probabilities of discrete actions."""
     mirrored_choice: Callable[[Array], Array]
-    """A choice [..., k] -> its mirror image [..., k]."""
+    """Choice [..., k] -> its mirror image [..., k]."""
 
 
 def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Array], Array]:
-    """The mirror of [..., n]: value i is that of place |entries[i]|, from 1 on, with its sign.
+    """Return the signed permutation of arrays [..., n] that a config field describes.
+
+    Value i of the result is value |entries[i]| of the argument (counted from 1), with the sign of
+    entries[i].
 
     Args:
         entries: such as [-1, -2, 4, 3].
         size: n.
-        where: the config field, for errors.
+        where: config field, for errors.
 
     Raises:
         ValueError: not n entries, not a permutation, or not its own inverse.
@@ -87,7 +90,13 @@ def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Array], A
 
 
 def make_mirror(config: Config, observation: Space, action: Space, dist: Distribution) -> Mirror:
-    """The mirror that a config describes.
+    """Return the mirror of the config.
+
+    Args:
+        config: of the run.
+        observation: space of one environment's observation.
+        action: space of its action.
+        dist: distribution over actions.
 
     Raises:
         ValueError: spaces that are not single vectors, or lists that do not fit them.
@@ -124,10 +133,10 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
 
 
 def mirrored(mirror: Mirror, rows: Batch) -> Batch:
-    """Rows with mirrored observations and actions; their other stored numbers are unchanged.
+    """Return rows with mirrored observations and actions.
 
-    A recurrent network's carry for a mirrored past is not known: its memory is empty,
-    as at an episode's start.
+    Other arrays do not change. The carry that a recurrent network would have after mirrored steps
+    is unknown; it is zero, as at the start of an episode.
     """
     return rows._replace(
         obs=mirror.obs(rows.obs),
@@ -138,7 +147,7 @@ def mirrored(mirror: Mirror, rows: Batch) -> Batch:
 
 
 def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
-    """A function from rows to these and their mirror images, [2B, (L)]."""
+    """Return a function from rows [B, (L)] to rows and their mirror images, [2B, (L)]."""
 
     def augment(rows: Batch) -> Batch:
         image = mirrored(mirror, rows)
@@ -148,7 +157,12 @@ def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
 
 
 def asymmetry(mirror: Mirror) -> Penalty:
-    """|π(Mo) - M π(o)|², as `Symmetry.penalty`: the choice for mirrored rows minus its mirror."""
+    """Return the penalty symmetry_coef |π(Mo) - M π(o)|² per row, for the mirror M.
+
+    π(o) is the policy's choice, see `Mirror.choice`.
+
+    Reference: Yu et al. 2018, https://arxiv.org/abs/1801.08093.
+    """
 
     def penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> Array:
         image = mirrored(mirror, rows)
@@ -161,18 +175,18 @@ def asymmetry(mirror: Mirror) -> Penalty:
 
 
 def no_penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> float:
-    """Zero, for a policy that need not be symmetric."""
+    """Return 0, for policies that need not be symmetric."""
     del forward, rows, dist_params, hp
     return 0.0
 
 
 def make(config: Config, spec: EnvSpaces, dist: Distribution) -> Symmetry:
-    """The use of a mirror that a config names.
+    """Return the use of a mirror that the config selects.
 
     Args:
         config: of the run.
         spec: of the environments.
-        dist: over their actions.
+        dist: distribution over actions.
 
     Raises:
         ValueError: see `make_mirror`.

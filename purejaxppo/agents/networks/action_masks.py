@@ -1,4 +1,4 @@
-"""Masks of discrete actions: logits of what is not allowed become impossible."""
+"""Action masks: give forbidden discrete actions a probability of 0."""
 
 import chex
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from purejaxppo.aliases import Array
 
 
 def flat_mask(mask: Array | dict[str, Array], space: spaces.Space) -> Array:
-    """A mask as one array [..., L]."""
+    """Return a mask as one array [..., L]."""
     if not isinstance(mask, dict):
         return mask
     assert isinstance(space, spaces.Dict)
@@ -27,20 +27,20 @@ def forbid(
     *,
     continuous: str = "gaussian",
 ) -> Array:
-    """The parameters [..., P] with `impossible` for logits of actions that are not allowed.
+    """Give forbidden actions the logit `impossible`; return the parameters [..., P].
 
     Args:
-        params: of `for_space(space)`.
-        mask: [..., L], not 0 where allowed, in the order of the logits; for a `Dict` of actions
-            also a dict of masks, of those parts that have logits.
+        params: of `for_space(space)`, float [..., P].
+        mask: [..., L], nonzero where an action is allowed, in the order of the logits. For a `Dict`
+            action space, alternatively a dict of the masks of its discrete parts.
         space: of the actions.
-        impossible: the logit of a forbidden action.
-        continuous: as of `for_space`.
+        impossible: logit of a forbidden action.
+        continuous: see `for_space`.
 
     Raises:
-        ValueError: the mask has another length than there are logits.
+        ValueError: the mask does not have one entry per logit.
 
-    Huang & Ontañón 2022, https://arxiv.org/abs/2006.14171.
+    Reference: Huang & Ontañón 2022, https://arxiv.org/abs/2006.14171.
     """
     mask = flat_mask(mask, space)
     is_logit = parameter_kinds(space, continuous) == "logit"

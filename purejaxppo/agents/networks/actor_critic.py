@@ -1,4 +1,4 @@
-"""The linen modules of policy and critic: torsos, recurrent cells and heads."""
+"""Flax modules of policy and critic: torsos, recurrent cells and heads."""
 
 from typing import Any
 
@@ -15,21 +15,21 @@ from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.spaces import MASK
 
 IMPOSSIBLE = -1e9
-"""The logit of a forbidden action: its probability is exactly 0 in float32, its gradient finite."""
+"""Logit of a forbidden action. Its probability is exactly 0 in float32, its gradient is finite."""
 
 
 LOG_STD = "log_std"
-"""The parameter that holds standard deviations which do not depend on the observation."""
+"""Name of the parameter with log standard deviations that do not depend on the observation."""
 
 
 class DenseResidual(nn.Module):
-    """x + f(x), where f normalises, widens to 4 times x's width, applies a relu, projects back."""
+    """x + f(x), where f is a layer norm, a dense layer 4 times as wide, a relu, and a dense layer."""
 
     config: NetworkConfig
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """[..., F] -> [..., F]."""
+        """Map [..., F] to [..., F]."""
         initializer, dtype, width = self.config.initializer, self.config.compute_dtype, x.shape[-1]
         y = nn.LayerNorm(dtype=x.dtype, name="norm")(x)
         y = nn.relu(dense(4 * width, np.sqrt(2), "wide", initializer, dtype)(y))
@@ -45,12 +45,12 @@ class BuiltinTorso(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs) -> Array:
-        """Observation pytree [..., *shape] -> [..., hidden[-1]]."""
+        """Map observations [..., *shape] to features [..., hidden[-1]]."""
         x = Encoder(self.space, self.config, name="encoder")(obs)
         return self.plain(x) if self.config.block == "plain" else self.residual(x)
 
     def plain(self, x: Array) -> Array:
-        """Dense layers one after the other."""
+        """Apply dense layers."""
         config = self.config
         for i, width in enumerate(self.hidden):
             layer = f"dense_{i}"
@@ -61,7 +61,7 @@ class BuiltinTorso(nn.Module):
         return x
 
     def residual(self, x: Array) -> Array:
-        """A linear layer, a residual block per width, and a normalisation at the end."""
+        """Apply a linear layer, one residual block per width, and a layer norm."""
         config = self.config
         x = dense(self.hidden[0], 1.0, "enter", config.initializer, config.compute_dtype)(x)
         for i in range(len(self.hidden)):
@@ -70,10 +70,10 @@ class BuiltinTorso(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Distribution parameters and a critic's outputs, from separate or shared torsos.
+    """Distribution parameters and critic outputs, from separate torsos or a shared one.
 
-    Memories and heads are float32 for any dtype of the torsos: bfloat16's 8 bits would round a
-    value of 500 to a multiple of 2.
+    Recurrent cells and heads use float32 for every dtype of the torsos. With its 8 bits, bfloat16
+    would round a value of 500 to a multiple of 2.
     """
 
     observation: spaces.Space
@@ -82,9 +82,9 @@ class ActorCritic(nn.Module):
     critic_outputs: int
     critic_gain: float = 1.0
     torso: torsos.Torso | None = None
-    """Custom torsos, in place of the config's."""
+    """Custom torsos, instead of those of the config."""
     paired: bool = False
-    """Computes policy and critic as one, where their torsos or memories are alike."""
+    """Compute policy and critic in one batch where their torsos or cells have the same shapes."""
 
     @property
     def shared(self) -> bool:
@@ -95,10 +95,20 @@ class ActorCritic(nn.Module):
     def __call__(
         self, carry: Carry, obs: Obs, start: Array | None, absent: Array | None = None
     ) -> tuple[Carry, Array, Array, Array]:
-        """One step or many of observations [..., *shape] -> the fields of `Outputs`.
+        """Compute the fields of `Outputs` for one step, or for several.
 
-        With a memory, [...] is [T, N], as for `start` and `absent`, and the carry's leading axis
-        is N.
+        Without a recurrent cell, [...] are any leading axes, and `carry` is (). With a cell, [...]
+        is [T, N].
+
+        Args:
+            carry: recurrent carry before the first step, arrays [N, ...].
+            obs: observations [..., *shape], as `spaces.network_input` describes them.
+            start: True where the carry is reset, bool [T, N].
+            absent: True where the carry does not change, bool [T, N]; None: nowhere.
+
+        Returns:
+            (carry, distribution parameters [..., P], critic outputs [..., K], features of the
+            policy [..., F]).
         """
         config = self.config
         actor_space = part_of(self.observation, config.actor_keys, "actor_keys")
@@ -125,7 +135,7 @@ class ActorCritic(nn.Module):
         return carry, params, outputs, features[0]
 
     def pair(self, *names: str) -> Params | None:
-        """The parameters of two modules, stacked [2, ...], if these are to be computed as one."""
+        """Return the parameters of two modules, stacked [2, ...]; None if they are not paired."""
         if not self.paired or self.is_initializing():
             return None
         first, second = (self.variables["params"][name] for name in names)
@@ -136,7 +146,7 @@ class ActorCritic(nn.Module):
     def pair_of_features(
         self, space: spaces.Space, of_critic: spaces.Space, hidden: tuple[int, ...], obs: Obs
     ) -> list[Array]:
-        """Features of policy and critic from torsos computed as one, [] if they cannot be."""
+        """Return features of policy and critic, computed in one batch; [] if impossible."""
         config = self.config
         if space != of_critic or hidden != config.hidden or self.torso is not None:
             return []
@@ -149,7 +159,7 @@ class ActorCritic(nn.Module):
         return list(jax.vmap(lambda params: torso.apply({"params": params}, obs))(params))
 
     def features(self, name: str, space: spaces.Space, hidden: tuple[int, ...], obs: Obs) -> Array:
-        """A torso's features [..., F] of the parts of an observation that `space` has."""
+        """Return the features [..., F] of a torso that reads an observation's parts in `space`."""
         obs = take(obs, space)
         if self.torso is None:
             return BuiltinTorso(space, self.config, hidden, name=name)(obs)
@@ -161,7 +171,7 @@ class ActorCritic(nn.Module):
     def remember(
         self, carry: Carry, features: list[Array], start: Array | None, absent: Array | None
     ) -> tuple[Carry, list[Array]]:
-        """Each torso's features through a memory of its own."""
+        """Pass the features of each torso through its recurrent cell; return (carry, features)."""
         kind, names = cells.CELLS[self.config.rnn], ("actor_memory", "critic_memory")
         params = self.pair(*names) if len(features) == 2 else None
         if params is not None:
@@ -183,7 +193,7 @@ class ActorCritic(nn.Module):
         return tuple(h for h, _ in outs), [y for _, y in outs]
 
     def head(self, features: Array) -> Array:
-        """Distribution parameters [..., P] of `distributions.for_space(self.action)`."""
+        """Return the parameters [..., P] of the distribution over `self.action`."""
         config = self.config
         is_log_std = distributions.parameter_kinds(self.action, config.distribution) == "log_std"
         low, high = log_std_limits(config)
@@ -206,32 +216,37 @@ class ActorCritic(nn.Module):
 
 
 def log_std_limits(config: NetworkConfig) -> tuple[float, float]:
-    """The smallest and the largest logarithm of a standard deviation."""
+    """Return the smallest and largest log standard deviation."""
     return float(np.log(config.min_std)), float(np.log(config.max_std))
 
 
 def has_mask(observation: spaces.Space) -> bool:
-    """True if the observation has an action mask."""
+    """Return True if the observation contains an action mask."""
     return isinstance(observation, spaces.Dict) and MASK in dict(observation.spaces)
 
 
 def take(obs: Obs, space: spaces.Space) -> Obs:
-    """The parts of an observation that `space` has."""
+    """Return the parts of an observation that are in `space`."""
     if isinstance(space, spaces.Dict):
         return {name: obs[name] for name, _ in space.spaces}
     return obs
 
 
 def limits_of(module: ActorCritic) -> dict[str, tuple[float, float]]:
-    """Limits of a network's parameters, by name."""
+    """Return the limits of a network's parameters, by name."""
     return {LOG_STD: log_std_limits(module.config)}
 
 
 def part_of(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spaces.Space:
-    """The input space of a torso: the named parts of a `Dict`, or all but the action mask.
+    """Return the input space of a torso: the named parts of a `Dict`, by default all but the mask.
+
+    Args:
+        observation: space of the observation.
+        keys: names of the parts; () for all.
+        field: config field of `keys`, for errors.
 
     Raises:
-        ValueError: a part that does not exist.
+        ValueError: an unknown part, or keys for an observation that is not a `Dict`.
     """
     if not isinstance(observation, spaces.Dict):
         if keys:

@@ -1,7 +1,7 @@
-"""Policy and value networks.
+"""Policy and value networks as functions over parameter dicts.
 
-The rest of the library sees a `Network`, functions over plain parameter dicts. The modules of
-flax.linen behind them are in `actor_critic.py`, `encoders.py` and `cells.py`.
+The rest of the package uses the record `Network`. The Flax modules are in `actor_critic.py`,
+`encoders.py` and `cells.py`.
 """
 
 import fnmatch
@@ -23,25 +23,25 @@ from purejaxppo.parallel import platforms
 from purejaxppo.types import EnvSpaces, Outputs
 
 Apply = Callable[..., Outputs]
-"""(params, carry [N, ...], obs [(T,) N, ...], start bool [(T,) N]) -> outputs [(T,) N, ...]; to
-`unroll` also absent, bool [T, N] or None."""
+"""(params, carry [N, ...], obs [(T,) N, ...], start bool [(T,) N]) -> outputs [(T,) N, ...].
+`unroll` also takes `absent`, bool [T, N] or None."""
 
 
 class Network(NamedTuple):
     """A policy and its critic."""
 
     init: Callable[[Key], Params]
-    """Initial parameters."""
+    """key -> initial parameters."""
     apply: Apply
     """(params, carry, obs [N, *shape], start bool [N]) -> `Outputs`, arrays [N, ...]."""
     unroll: Apply
-    """The same for a sequence of steps, carry [N, ...], obs [T, N, *shape], start [T, N]: equals
-    `apply` step after step, the carry reset where `start` and, with a last argument `absent` bool
-    [T, N], held where that is true."""
+    """(params, carry [N, ...], obs [T, N, *shape], start bool [T, N], absent bool [T, N]) ->
+    `Outputs`, arrays [T, N, ...]. Equals `apply` step after step. The carry is reset where `start`
+    is True and does not change where `absent` is True."""
     initial_carry: InitialCarry
-    """Recurrent carry at an episode's start."""
+    """Batch shape -> recurrent carry at the start of an episode."""
     limits: dict[str, tuple[float, float]]
-    """Names of parameters, and the range that each is clipped to after every gradient step."""
+    """Names of parameters, and the range to which each is clipped after every gradient step."""
 
 
 def make_network(
@@ -51,13 +51,18 @@ def make_network(
     critic_outputs: int = 1,
     critic_gain: float = 1.0,
 ) -> Network:
-    """The actor-critic that a config describes.
+    """Return the actor-critic network of the config.
 
-    The critic has `critic_outputs` outputs, of a layer with the initial gain `critic_gain`.
+    Args:
+        observation: space of the observation, as `spaces.network_input` returns it.
+        action: space of the action.
+        config: of the network.
+        critic_outputs: number of outputs of the critic.
+        critic_gain: gain of the initial weights of the critic's last layer.
 
     Raises:
-        ValueError: the config's encoder cannot read the observations, its keys are not among their
-            parts, the action mask does not fit, or a custom torso is invalid (see `torsos`).
+        ValueError: the encoder does not support the observation, a key is not one of its parts, the
+            action mask does not fit, or a custom torso is invalid (see `torsos`).
     """
     torso = torsos.make(config)
     module = ActorCritic(observation, action, config, critic_outputs, critic_gain, torso)
@@ -78,17 +83,17 @@ def make_networks(
     critic_outputs: int = 1,
     critic_gain: float = 1.0,
 ) -> Network:
-    """The network of an environment's agents: one for all, or one per policy of the config.
+    """Return the network of an environment's agents: one for all, or one per policy.
 
     Args:
-        spec: of the environment: `action`, and `agents` if it has several.
-        observation: of an agent, as `spaces.network_input` returns it.
+        spec: of the environment: `action`, and `agents` if there are several.
+        observation: space of an agent's observation, as `spaces.network_input` returns it.
         config: of the network.
-        critic_outputs: number of a critic's outputs.
-        critic_gain: of its last layer's initial weights.
+        critic_outputs: number of outputs of a critic.
+        critic_gain: gain of the initial weights of its last layer.
 
     Raises:
-        ValueError: see `make_network`; or `policies` that do not name every agent once.
+        ValueError: see `make_network`; or `policies` does not assign a policy to every agent.
     """
     if not config.policies:
         return make_network(observation, spec.action, config, critic_outputs, critic_gain)
@@ -106,7 +111,7 @@ def make_networks(
 
 
 def policy_of(agent: str, policies: Mapping[str, object]) -> str:
-    """The policy of the first pattern that matches an agent's name.
+    """Return the policy of an agent: that of the first pattern that matches its name.
 
     Raises:
         ValueError: no pattern matches.
@@ -118,11 +123,13 @@ def policy_of(agent: str, policies: Mapping[str, object]) -> str:
 
 
 def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
-    """A network per policy; each row uses its agent's; all are computed for all rows.
+    """Return a network per policy as one `Network`. Each row uses the network of its agent.
+
+    All networks are computed for all rows.
 
     Args:
-        one: the network of each policy.
-        names: of the agents' policies; an agent's number is the part `agent` of its observation.
+        one: network of each policy.
+        names: policy of each agent. The observation's part `agent` is the index of the agent.
     """
     policies = tuple(dict.fromkeys(names))
     table = np.array([policies.index(name) for name in names])
@@ -145,7 +152,7 @@ def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
 
 
 def pick(which: Array, trees: list[Tree]) -> Tree:
-    """Per row, the tree of its number: `which` [*B], leaves [*B, ...]."""
+    """Select a tree per row: leaves [*B, ...] of the tree with index `which`, int [*B]."""
 
     def leaf(*xs: Array) -> Array:
         mask = expand(which, xs[0])
@@ -157,7 +164,7 @@ def pick(which: Array, trees: list[Tree]) -> Tree:
 
 
 def feed_forward(module: ActorCritic) -> Network:
-    """A network without a memory: time is one more axis of a batch."""
+    """Return a network without a recurrent cell. Time is a batch axis."""
     example = zeros(module.observation)
 
     def init(key: Key) -> Params:
@@ -178,15 +185,16 @@ def feed_forward(module: ActorCritic) -> Network:
 
 
 def for_many(module: ActorCritic) -> ActorCritic:
-    """The module as it learns: on accelerators policy and critic as one, for fewer launches.
+    """Return the module for updates: accelerators compute policy and critic in one batch.
 
-    To act takes the policy alone, and a compiler leaves out the critic.
+    This takes fewer kernel launches. Acting needs the policy only, and the compiler removes the
+    critic.
     """
     return module.clone(paired=platforms.is_accelerated())
 
 
 def recurrent(module: ActorCritic) -> Network:
-    """A network with a memory behind each torso; the carry is a tuple of theirs."""
+    """Return a network with a recurrent cell after each torso; the carry is a tuple of theirs."""
     config = module.config
     kind: Any = cells.CELLS[config.rnn]
     count = 1 if module.shared else 2
@@ -213,5 +221,5 @@ def recurrent(module: ActorCritic) -> Network:
 
 
 def zeros(space: spaces.Space, batch: tuple[int, ...] = ()) -> Obs:
-    """Return an observation of zeros, jax arrays [*batch, ...]."""
+    """Return an observation of zeros, arrays [*batch, ...]."""
     return jax.tree.map(jnp.asarray, spaces.example(space, batch))

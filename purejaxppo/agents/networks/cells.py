@@ -1,10 +1,10 @@
-"""Recurrent memories: they read a sequence of steps at once, and are reset where an episode starts.
+"""Recurrent cells over a sequence of steps, reset where an episode starts.
 
-A memory is a module (carry [N, ...], x [T, N, F], start bool [T, N]) -> (carry, y [T, N, H]), and
-its initial carry is zeros. Where `start`, the carry is reset; where `absent`, if that is given, it
-is held. Terms that do not depend on the
-step before are computed for all of T in one product. One step (T = 1), as when a policy acts,
-needs no loop.
+A cell is a module (carry [N, ...], x [T, N, F], start bool [T, N], absent bool [T, N] or None) ->
+(carry, y [T, N, H]). Its initial carry is zeros. The carry is reset where `start` is True, and does
+not change where `absent` is True. The parts that do not depend on the previous step are computed
+for all T steps in one matrix product. A single step (T = 1), as when a policy acts, does not need a
+loop.
 """
 
 from typing import Any
@@ -23,14 +23,16 @@ from purejaxppo.parallel import platforms
 
 
 def gate_biases(span: int, factors: tuple[float, ...]) -> Initializer:
-    """Initial biases [k H] of k gates: each of H units forgets after 1 to `span` steps of its own.
+    """Return an initialiser for the biases [k H] of k gates: H units with different memory spans.
 
-    A gate with bias b retains σ(b) of its content, and with b = log(s - 1) some of it for about s
-    steps. Tallec & Ollivier 2018, https://arxiv.org/abs/1804.11188, eq. 15.
+    A gate with bias b keeps σ(b) of its content per step. With b = log(s - 1) it remembers for
+    about s steps. s is uniform between 2 and `span` (chrono initialisation).
 
     Args:
-        span: the largest number of steps; 2 or less for biases of 0.
-        factors: multipliers of b for each of the k gates.
+        span: largest number of steps; 2 or less for biases of 0.
+        factors: factor of b for each of the k gates.
+
+    Reference: Tallec & Ollivier 2018, https://arxiv.org/abs/1804.11188, eq. 15.
     """
 
     def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -41,7 +43,7 @@ def gate_biases(span: int, factors: tuple[float, ...]) -> Initializer:
 
 
 def in_layer(features: int, bias_init: Initializer) -> nn.Dense:
-    """The product of a memory's inputs, for all steps at once."""
+    """Return the dense layer for the inputs of a cell, applied to all steps in one product."""
     return nn.Dense(features, bias_init=bias_init, dot_general=products.dot_general, name="in")
 
 
@@ -50,7 +52,13 @@ def over_time(
     rows: gated_scan.SequenceInputs,
     absent: Array | None,
 ) -> tuple[gated_scan.Arrays, Array]:
-    """(carry, h [T, N, H]) of a gated unit; see `gated_scan`. One row needs no loop."""
+    """Run a gated cell over time: (carry, h [T, N, H]). See `gated_scan`.
+
+    Args:
+        cell: function of one step.
+        rows: inputs of the sequence.
+        absent: True where the carry does not change, bool [T, N]; None: nowhere.
+    """
     accelerated, length = platforms.is_accelerated(), len(rows.start)
     if accelerated and length > 1 and absent is None:
         config: Any = jax.config  # named here, since the gradient is traced later
@@ -73,14 +81,14 @@ def over_time(
 
 
 class Memory(nn.Module):
-    """Base class of memories: their width, their initial time span, and the carry h."""
+    """Base class of cells with a carry h."""
 
     size: int
     span: int = 0
 
     @staticmethod
     def initial_carry(batch: tuple[int, ...], size: int) -> Carry:
-        """h, zeros [*batch, size]."""
+        """Return h, zeros [*batch, size]."""
         return jnp.zeros((*batch, size))
 
 
@@ -89,15 +97,17 @@ class GRU(Memory):
 
         r, z = σ(W x + U h + b)    n = tanh(Wₙ x + bₙ + r (Uₙ h + cₙ))    h' = (1 - z) n + z h
 
-    Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of Chung et al. 2014,
-    https://arxiv.org/abs/1412.3555, with the reset gate after the product, as in cuDNN and flax.
+    The reset gate is applied after the product, as in cuDNN and Flax.
+
+    Reference: Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of Chung et al. 2014,
+    https://arxiv.org/abs/1412.3555.
     """
 
     @nn.compact
     def __call__(
         self, carry: Carry, x: Array, start: Array, absent: Array | None = None
     ) -> tuple[Carry, Array]:
-        """See the module's docstring; the carry is h [N, H]."""
+        """Run the cell, see the module's docstring. The carry is h [N, H]."""
         biases = gate_biases(self.span, (0.0, 1.0, 0.0))
         inputs = in_layer(3 * self.size, biases)(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
@@ -113,20 +123,20 @@ class LSTM(Memory):
         i, f, o = σ(W x + U h + b)    g = tanh(W_g x + U_g h + b_g)
         c' = f c + i g    h' = o tanh c'
 
-    Hochreiter & Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735, with the forget gate
-    of Gers et al. 2000.
+    Reference: Hochreiter & Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735, with the
+    forget gate of Gers et al. 2000, https://doi.org/10.1162/089976600300015015.
     """
 
     @staticmethod
     def initial_carry(batch: tuple[int, ...], size: int) -> Carry:
-        """(c, h), zeros [*batch, size] each."""
+        """Return (c, h), zeros [*batch, size] each."""
         return jnp.zeros((*batch, size)), jnp.zeros((*batch, size))
 
     @nn.compact
     def __call__(
         self, carry: Carry, x: Array, start: Array, absent: Array | None = None
     ) -> tuple[Carry, Array]:
-        """See the module's docstring; the carry is (c, h), each [N, H]."""
+        """Run the cell, see the module's docstring. The carry is (c, h), each [N, H]."""
         bias = gate_biases(self.span, (-1.0, 1.0, 0.0, 0.0))
         inputs = in_layer(4 * self.size, bias)(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
@@ -136,20 +146,22 @@ class LSTM(Memory):
 
 
 class MinGRU(Memory):
-    """A GRU whose gates depend on the input alone, so that all of T is one parallel scan.
+    """A GRU whose gates depend on the input only, computed as one parallel scan.
 
         z = σ(W_z x + b_z)    h' = (1 - z) h + z (Wₕ x + bₕ)
 
-    Each step is an affine map, and affine maps compose: O(log T) steps instead of T. A start is the
-    map that drops h. Feng et al. 2024, https://arxiv.org/abs/2410.01201, section 3.1; their form in
-    logarithms is for half precision.
+    Each step is an affine map, and affine maps compose. This takes O(log T) steps instead of T. At
+    a start, the map drops h.
+
+    Reference: Feng et al. 2024, https://arxiv.org/abs/2410.01201, section 3.1, without their
+    logarithms for half precision.
     """
 
     @nn.compact
     def __call__(
         self, carry: Carry, x: Array, start: Array, absent: Array | None = None
     ) -> tuple[Carry, Array]:
-        """See the module's docstring; the carry is h [N, H]."""
+        """Run the cell, see the module's docstring. The carry is h [N, H]."""
         bias = gate_biases(self.span, (-1.0, 0.0))
         inputs = in_layer(2 * self.size, bias)(x)
         gate, candidate = jnp.split(inputs, 2, -1)
@@ -163,7 +175,7 @@ class MinGRU(Memory):
 
 
 def stacked_orthogonal(parts: int) -> Initializer:
-    """Orthogonal square matrices side by side: [H, parts * H]."""
+    """Return an initialiser of orthogonal square matrices next to each other, [H, parts * H]."""
     one = orthogonal(1.0)
 
     def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -175,4 +187,4 @@ def stacked_orthogonal(parts: int) -> Initializer:
 
 
 CELLS = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
-"""By `network.rnn`."""
+"""Recurrent cells by `network.rnn`."""

@@ -1,10 +1,10 @@
-"""Convolution and pooling of images in two forms with the same numbers, chosen by platform.
+"""Convolution and pooling of images in two forms with the same results, chosen by platform.
 
-`LAX` is the platform's own convolution, for accelerators. `BATCH_LAST` is for CPUs, where the
-gradient of a `lax.conv` inside `lax.scan` is many times slower than matrix products. It lays
-images out as [C, H, W, B]: with the batch innermost, shifts and strides over pixels move whole rows
-of B numbers, which a CPU does with vector instructions, and the gradient of a kernel is a product
-of two matrices whose long axis is contiguous.
+`LAX` is the convolution of the platform, for accelerators. `BATCH_LAST` is for CPUs, where the
+gradient of `lax.conv` inside of `lax.scan` is many times slower than matrix products. Its layout is
+[C, H, W, B]. With the batch as the last axis, shifts and strides move whole rows of B numbers,
+which CPUs do with vector instructions. The gradient of a kernel is a product of two matrices whose
+long axis is contiguous.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from purejaxppo.parallel import platforms
 
 
 class ConvolutionForm(NamedTuple):
-    """One way to compute; x is in the form's own layout between `enter` and `leave`."""
+    """One way to compute convolutions. x has its own layout between `enter` and `leave`."""
 
     channel_axis: int
-    """The layout's axis of channels."""
+    """Axis of the channels in this layout."""
     enter: Callable[[Array, bool], Array]
-    """(images [B, H, W, C] or [B, C, H, W], channels_first) -> x, of the same type."""
+    """(images [B, H, W, C] or [B, C, H, W], channels_first) -> x, with the same dtype."""
     convolve: Callable[[Array, Array, Array, int, str], Array]
     """(x, kernel [k, k, C, F], bias [F], stride, padding) -> x with F channels."""
     max_pool: Callable[[Array], Array]
-    """x -> x, the maxima of 3 x 3 pixels around every second one, as `SAME` pads."""
+    """x -> x, maxima of 3 x 3 pixels around every second pixel, padded as `SAME`."""
     leave: Callable[[Array], Array]
     """x -> images [B, H, W, C]."""
 
@@ -38,13 +38,13 @@ _CHOSEN: ContextVar[ConvolutionForm | None] = ContextVar("form", default=None)
 
 
 def default() -> ConvolutionForm:
-    """The form that is fast where the program runs, if `using` did not choose one."""
+    """Return the form that `using` selected, or else the fast one for this platform."""
     return _CHOSEN.get() or (LAX if platforms.is_accelerated() else BATCH_LAST)
 
 
 @contextlib.contextmanager
 def using(form: ConvolutionForm) -> Iterator[None]:
-    """Use this form for everything that is traced inside, on any back end."""
+    """Use this form for all code traced in this context, on any platform."""
     token = _CHOSEN.set(form)
     try:
         yield
@@ -53,7 +53,7 @@ def using(form: ConvolutionForm) -> Iterator[None]:
 
 
 def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
-    """Pixels before and after, so that ceil(size / stride) windows fit."""
+    """Return the padding before and after, for ceil(size / stride) windows."""
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
@@ -76,10 +76,10 @@ def _lax_max_pool(x: Array) -> Array:
 
 
 def _enter(x: Array, channels_first: bool) -> Array:
-    """[B, H, W, C] or [B, C, H, W] -> [C, H, W, B].
+    """Transpose [B, H, W, C] or [B, C, H, W] to [C, H, W, B].
 
-    Image row by image row, in a loop: XLA would otherwise fuse the transposition into each of its
-    users and read single bytes from all over the batch again and again.
+    The loop over image rows prevents XLA from fusing the transposition into each of its users.
+    These would then read single bytes from the whole batch repeatedly.
     """
     axis = 2 if channels_first else 1
 
@@ -91,11 +91,11 @@ def _enter(x: Array, channels_first: bool) -> Array:
 
 
 def _blocks(x: Array, kernel: Array, stride: int) -> tuple[Array, Array]:
-    """A strided convolution as one of stride 1 over blocks of stride x stride pixels.
+    """Convert a strided convolution to one of stride 1 over blocks of stride x stride pixels.
 
     Returns:
-        x [stride * stride * C, H', W', B] and the kernel [m, m, stride * stride * C, F], which is
-        filled up with zeros to m x m blocks.
+        x [stride * stride * C, H', W', B], and the kernel [m, m, stride * stride * C, F], padded
+        with zeros to m x m blocks.
     """
     channels, height, width, batch = x.shape
     k, s = kernel.shape[0], stride
@@ -111,10 +111,10 @@ def _blocks(x: Array, kernel: Array, stride: int) -> tuple[Array, Array]:
 
 
 def _convolve(x: Array, kernel: Array, bias: Array, stride: int, padding: str) -> Array:
-    """A convolution as one matrix product.
+    """Compute a convolution as one matrix product.
 
-    Patches copy the input k * k times. Alternatively only columns are gathered before the product,
-    and rows summed after it: k copies of the input and k of the output, if that is less.
+    Patches copy the input k * k times. If it takes less memory, only columns are gathered before
+    the product and rows are summed after it: k copies of the input and k of the output.
     """
     if padding == "SAME":
         pads = [same_padding(size, kernel.shape[0], stride) for size in x.shape[1:3]]
@@ -138,7 +138,7 @@ def _convolve(x: Array, kernel: Array, bias: Array, stride: int, padding: str) -
 
 
 def _max_pool(x: Array) -> Array:
-    """Maxima of shifted slices; where several pixels are largest, they share the gradient."""
+    """Return maxima of shifted slices. Equal largest pixels share the gradient."""
     pads = [same_padding(size, 3, 2) for size in x.shape[1:3]]
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-jnp.inf)
     for axis in (1, 2):

@@ -1,7 +1,7 @@
 """Action distributions: pure functions of a flat array of parameters [..., P].
 
-A `Distribution` is built from an action space. Products (`MultiDiscrete`, `Dict`) are made of the
-same parts: log-probabilities and entropies add.
+`for_space` makes a `Distribution` for an action space. Composite spaces (`MultiDiscrete`, `Dict`)
+consist of independent parts. Their log-probabilities and entropies add up.
 """
 
 from collections.abc import Callable
@@ -26,21 +26,21 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 class Distribution(NamedTuple):
-    """Functions of a network's distribution parameters [..., num_params]."""
+    """Functions of the distribution parameters [..., num_params] that a network computes."""
 
     num_params: int
     sample: Callable[[Array, Key], Action]
-    """(params, key) -> action [..., *shape]; the key is consumed."""
+    """(params, key) -> action [..., *shape]. The key is consumed."""
     mode: Callable[[Array], Action]
-    """params -> the deterministic action."""
+    """params -> deterministic action."""
     log_prob: Callable[[Array, Action], Array]
     """(params, action) -> [...]."""
     entropy: Callable[[Array], Array]
     """params -> [...]."""
     to_env: Callable[[Action], EnvAction]
-    """The stored action -> the environment's action."""
+    """Action as the policy stores it -> action of the environment."""
     from_env: Callable[[EnvAction], Action]
-    """An environment's action -> a stored action that `to_env` maps to it."""
+    """Action of the environment -> an action that `to_env` maps to it."""
 
 
 def _identity(action: Action) -> Action:
@@ -48,7 +48,13 @@ def _identity(action: Action) -> Action:
 
 
 def categorical(n: int) -> Distribution:
-    """One of n, from logits [..., n]."""
+    """Return a categorical distribution over n actions.
+
+        log p(a) = log softmax(logits)[a]        H = -Σ p log p
+
+    Args:
+        n: number of actions; parameters are logits [..., n].
+    """
 
     def log_prob(logits: Array, action: Action) -> Array:
         chex.assert_shape(logits, (*action.shape, n))
@@ -73,7 +79,13 @@ def categorical(n: int) -> Distribution:
 
 
 def gaussian(size: int) -> Distribution:
-    """Independent normals, from means and log standard deviations, [..., 2 size]."""
+    """Return independent normal distributions.
+
+        log p(a) = -Σ [(a - μ)² / (2σ²) + log σ + ½ log 2π]        H = Σ [log σ + ½ (1 + log 2π)]
+
+    Args:
+        size: number of action components; parameters are (μ, log σ) [..., 2 size].
+    """
 
     def log_prob(params: Array, action: Action) -> Array:
         chex.assert_shape([params, action], [(..., 2 * size), (*params.shape[:-1], size)])
@@ -99,16 +111,22 @@ def gaussian(size: int) -> Distribution:
 
 
 def _log_tanh_derivative(u: Array) -> Array:
-    """log(1 - tanh²u), without cancellation for large |u|. Any shape."""
+    """Compute log(1 - tanh²u), without cancellation for large |u|. Any shape."""
     return 2.0 * (float(np.log(2.0)) - u - jax.nn.softplus(-2.0 * u))
 
 
 def tanh_gaussian(size: int) -> Distribution:
-    """A tanh of independent normals, from means and log standard deviations, [..., 2 size].
+    """Return independent normal distributions, squashed by tanh.
 
-    The stored action is the normal's sample u (so that no inverse is needed); the environment gets
-    tanh u. The entropy H = H(normal) + E[Σ log(1 - tanh²u)] is integrated by Gauss-Hermite
-    quadrature. Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290, appendix C.
+        log p(u) = log N(u; μ, σ) - Σ log(1 - tanh²u)        H = H(N) + E[Σ log(1 - tanh²u)]
+
+    The policy stores u, the sample of the normal distribution, so no inverse is needed. The
+    environment gets tanh u. The expectation is computed by Gauss-Hermite quadrature.
+
+    Args:
+        size: number of action components; parameters are (μ, log σ) [..., 2 size].
+
+    Reference: Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290, appendix C.
     """
     base = gaussian(size)
 
@@ -128,12 +146,18 @@ def tanh_gaussian(size: int) -> Distribution:
 
 
 def beta(size: int) -> Distribution:
-    """Independent Beta distributions on [-1, 1], from parameters [..., 2 size].
+    """Return independent Beta distributions on [-1, 1].
 
-    With concentrations α, β = 1 + softplus, each has one peak, (α - 1) / (α + β - 2), which nears
-    the middle as the distribution becomes uniform, and no sample lies beyond the bounds. The
-    stored action is x in (0, 1); the environment gets 2x - 1, and log-probabilities are those of
-    x. Chou et al. 2017, https://proceedings.mlr.press/v70/chou17a.html.
+        p(x) = x^(α-1) (1 - x)^(β-1) / B(α, β)        α, β = 1 + softplus(params)
+
+    Each has a single mode, (α - 1) / (α + β - 2), which approaches the middle as the distribution
+    becomes uniform. The policy stores x in (0, 1), and log-probabilities are those of x. The
+    environment gets 2x - 1.
+
+    Args:
+        size: number of action components; parameters are [..., 2 size], first those of α.
+
+    Reference: Chou et al. 2017, https://proceedings.mlr.press/v70/chou17a.html.
     """
 
     def concentrations(params: Array) -> list[Array]:
@@ -175,12 +199,12 @@ def product(
     pack: Callable[[dict[Name, Action]], Action],
     unpack: Callable[[Action], dict[Name, Action]],
 ) -> Distribution:
-    """Independent parts side by side.
+    """Return the joint distribution of independent parts.
 
     Args:
-        parts: name to distribution; parameters are concatenated in this order.
-        pack: dict of parts' actions -> the whole action.
-        unpack: its inverse.
+        parts: distributions by name. Parameters are concatenated in this order.
+        pack: dict of the parts' actions -> whole action.
+        unpack: inverse of `pack`.
     """
     ends = np.cumsum([part.num_params for part in parts.values()])
 
@@ -225,10 +249,16 @@ CONTINUOUS = {"gaussian": gaussian, "tanh_gaussian": tanh_gaussian, "beta": beta
 
 
 def of_vector(continuous: str | CodeRef, size: int) -> Distribution:
-    """The distribution over vectors of `size`; a custom one, size -> Distribution, is traced.
+    """Return the distribution over vectors of `size`.
+
+    A custom one is a function, size -> Distribution. It is checked by tracing.
+
+    Args:
+        continuous: `network.distribution`.
+        size: number of action components.
 
     Raises:
-        ValueError: it cannot be loaded or made, or its functions do not give a number per row.
+        ValueError: it cannot be loaded or made, or does not return one number per row.
     """
     if continuous in CONTINUOUS:
         return CONTINUOUS[str(continuous)](size)
@@ -249,15 +279,15 @@ def of_vector(continuous: str | CodeRef, size: int) -> Distribution:
 
 
 def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution:
-    """The distribution over a space.
+    """Return the distribution over an action space.
 
     Args:
         space: of the agent's actions.
-        continuous: of `CONTINUOUS`, or a user's own, for `Box` parts.
+        continuous: name from `CONTINUOUS`, or a custom distribution, for `Box` parts.
 
     Raises:
-        ValueError: for a Box with more than one axis, or without the bounds that `beta` needs; or
-            see `of_vector`.
+        ValueError: a Box with more than one axis, or without the bounds that `beta` needs; or see
+            `of_vector`.
     """
     match space:
         case spaces.Discrete(n):
@@ -289,7 +319,7 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
 def parameter_kinds(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:
     """Return the kind of each parameter of `for_space(space)`: "logit", "log_std" or "other"; [P].
 
-    Logits are of discrete actions, log standard deviations and others of continuous ones.
+    Logits belong to discrete actions, the others to continuous ones.
     """
     match space:
         case spaces.Box(shape) if continuous in ("gaussian", "tanh_gaussian"):

@@ -1,4 +1,4 @@
-"""Observation encoders: dense layers, convolutions, and the parts of a `Dict` joined."""
+"""Observation encoders: dense layers, convolutions, and concatenated parts of a `Dict`."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,13 +24,14 @@ ACTIVATIONS = {
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of Mnih et al. 2015, https://doi.org/10.1038/nature14236."""
 NIPS = ((16, 8, 4), (32, 4, 2))
-"""The narrower network of Mnih et al. 2013, https://arxiv.org/abs/1312.5602."""
+"""Channels, kernel and stride of the smaller network of Mnih et al. 2013,
+https://arxiv.org/abs/1312.5602."""
 SMALL = ((16, 3, 1),)
-"""One convolution, as in Young & Tian 2019 for MinAtar, https://arxiv.org/abs/1903.03176."""
+"""One convolution, from Young & Tian 2019 (MinAtar), https://arxiv.org/abs/1903.03176."""
 CNN_LAYERS = {"cnn_nature": NATURE, "cnn_nips": NIPS, "cnn_small": SMALL}
 IMPALA = (16, 32, 32)
-"""Channels of the blocks of Espeholt et al. 2018's large network, fig. 3 of
-https://arxiv.org/abs/1802.01561."""
+"""Channels of the blocks of the large network of Espeholt et al. 2018,
+https://arxiv.org/abs/1802.01561, fig. 3."""
 
 
 Initializer = Callable[..., Array]
@@ -38,9 +39,9 @@ Initializer = Callable[..., Array]
 
 
 def orthogonal(scale: float) -> Initializer:
-    """Orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
+    """Return an orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
 
-    JAX's batched QR can deadlock on a CPU, so seeds are initialised one after another there.
+    JAX's batched QR can deadlock on a CPU. There, vmapped keys are processed one after the other.
     """
     initializer = nn.initializers.orthogonal(scale)
 
@@ -56,9 +57,16 @@ def orthogonal(scale: float) -> Initializer:
 def dense(
     features: int, scale: float, name: str, initializer: str, dtype: str = "float32"
 ) -> nn.Dense:
-    """Dense layer with zero biases; `scale` is the gain of orthogonal weights, 0 of any.
+    """Return a dense layer with zero biases.
 
     It computes in `dtype`; its parameters are float32.
+
+    Args:
+        features: number of outputs.
+        scale: gain of orthogonal weights; 0 for weights of 0.
+        name: of the layer.
+        initializer: `network.initializer`.
+        dtype: of the computation.
     """
     kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
     if not scale:
@@ -73,7 +81,7 @@ def dense(
 
 
 class Conv(nn.Module):
-    """A convolution, in the type of x; x is in the layout of the platform's form."""
+    """A convolution with the dtype of x, in the layout of the platform's form."""
 
     features: int
     kernel: int
@@ -82,7 +90,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Convolves C channels to `features` channels."""
+        """Convolve C channels to `features` channels."""
         form = convolutions.default()
         shape = (self.kernel, self.kernel, x.shape[form.channel_axis], self.features)
         kernel = self.param("kernel", orthogonal(np.sqrt(2)), shape, jnp.float32)
@@ -92,11 +100,11 @@ class Conv(nn.Module):
 
 
 class ConvResidual(nn.Module):
-    """x + f(x), where f is twice a relu and a 3 x 3 convolution."""
+    """x + f(x), where f is a relu and a 3 x 3 convolution, twice."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Computes x + f(x), with as many channels as x has."""
+        """Return x + f(x), with the number of channels of x."""
         channels = x.shape[convolutions.default().channel_axis]
         y = x
         for i in range(2):
@@ -105,7 +113,7 @@ class ConvResidual(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Maps images to features: divides bytes by 255, convolves and flattens."""
+    """Images to features: divide bytes by 255, convolve, and flatten."""
 
     encoder: str
     channels_first: bool
@@ -114,7 +122,7 @@ class Convolutions(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Images [..., H, W, C] or [..., C, H, W] -> [..., F]."""
+        """Map images [..., H, W, C] or [..., C, H, W] to features [..., F]."""
         form = convolutions.default()
         batch = x.shape[:-3]
         x = form.enter(x.reshape((-1, *x.shape[-3:])), self.channels_first)
@@ -125,13 +133,13 @@ class Convolutions(nn.Module):
         return form.leave(x).reshape((*batch, -1))
 
     def plain(self, x: Array) -> Array:
-        """Convolutions one after the other, each with a relu."""
+        """Apply convolutions, each with a relu."""
         for i, (features, kernel, stride) in enumerate(CNN_LAYERS[self.encoder]):
             x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
         return x
 
     def impala(self, x: Array) -> Array:
-        """Blocks of a convolution, a max-pool that halves the image, and two residual blocks."""
+        """Apply blocks of a convolution, a max pooling of stride 2, and two residual blocks."""
         for i, channels in enumerate(IMPALA):
             x = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(x)
             x = convolutions.default().max_pool(x)
@@ -141,10 +149,12 @@ class Convolutions(nn.Module):
 
 
 def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
-    """(height, width, channels, channels first) of an image space.
+    """Return (height, width, channels, channels_first) of an image space.
 
-    `channels` is auto, first or last; auto takes the first axis if it is smaller than both others,
-    so that a small board of many planes, [4, 4, 31], has its channels last.
+    Args:
+        space: of images.
+        channels: auto, first or last. With auto, the first axis is the channels if it is smaller
+            than both others. A small board of many planes, [4, 4, 31], has its channels last.
     """
     smallest_first = space.shape[0] < min(space.shape[1:])
     first = channels == "first" or (channels == "auto" and smallest_first)
@@ -154,14 +164,14 @@ def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
 
 
 def is_image(space: spaces.Space) -> bool:
-    """True if a space is one of images: three axes."""
+    """Return True for an image space, a Box with three axes."""
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
 class Encoder(nn.Module):
-    """Maps any observation to one feature vector; parts of a `Dict` are encoded and joined.
+    """Map an observation to one feature vector. Parts of a `Dict` are encoded and concatenated.
 
-    `space` is what `spaces.network_input` returns.
+    `space` is the result of `spaces.network_input`.
     """
 
     space: spaces.Space
@@ -169,11 +179,11 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs) -> Array:
-        """Observation pytree [..., *shape] -> [..., F]."""
+        """Map observations [..., *shape] to features [..., F]."""
         return self.encode(obs, self.space, "obs")
 
     def encode(self, obs: Obs, space: spaces.Space, name: str) -> Array:
-        """Features of one part."""
+        """Return the features of one part."""
         match space:
             case spaces.Dict(parts):
                 names = {key: f"{name}_{key}" for key, _ in parts}
@@ -200,7 +210,7 @@ class Encoder(nn.Module):
         return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
 
     def apart(self, x: Array, name: str) -> Array:
-        """A part's features through layers of its own."""
+        """Pass the features of one part through its own dense layers."""
         config = self.config
         for i, width in enumerate(config.input_hidden):
             layer = f"{name}_dense_{i}"
@@ -210,10 +220,10 @@ class Encoder(nn.Module):
 
 
 def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
-    """The encoder that reads a space, `auto` resolved; "" for vectors and flattened images.
+    """Return the encoder of a space, with `auto` resolved; "" for vectors and flattened images.
 
     Raises:
-        ValueError: the chosen encoder's kernels are larger than the image.
+        ValueError: the kernels of the chosen encoder are larger than the image.
     """
     if not is_image(space) or config.encoder == "mlp":
         return ""
@@ -235,14 +245,14 @@ def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
 
 
 def has_images(space: spaces.Space, config: NetworkConfig) -> bool:
-    """True if a space, or a part of it, is read by convolutions."""
+    """Return True if convolutions read a space, or a part of it."""
     if isinstance(space, spaces.Dict):
         return any(has_images(part, config) for _, part in space.spaces)
     return isinstance(space, spaces.Box) and bool(image_encoder(space, config))
 
 
 def smallest(layers: Sequence[tuple[int, int, int]]) -> int:
-    """The image width that convolutions (channels, kernel, stride) reduce to one pixel."""
+    """Return the image width that convolutions (channels, kernel, stride) reduce to one pixel."""
     width = 1
     for _, kernel, stride in reversed(layers):
         width = (width - 1) * stride + kernel

@@ -1,13 +1,13 @@
 """Gated recurrent units over time in few kernels, for accelerators.
 
-A step launches one matrix product and few elementwise kernels, forwards and backwards. Whatever
-does not depend on the step after it is computed for all of T at once: the gates, again, from the
-stored carries, their slopes, and the weights' gradient, one product. The numbers are those of a
-plain loop up to rounding.
+A step launches one matrix product and few elementwise kernels, forwards and backwards. Everything
+that does not depend on the other steps is computed for all T steps in one kernel: the gates
+(computed again from the stored carries), their derivatives, and the gradient of the weights. The
+results equal those of a plain loop up to rounding.
 
-A cell is a function (carry, from_h, from_x, params) -> carry: a carry is a tuple of arrays
-[..., H], h the last one; the terms of h and x are [..., G H], of G gates; params are arrays [H].
-Each unit of what it returns depends on the same unit of its arguments alone.
+A cell is a function (carry, from_h, from_x, params) -> carry. A carry is a tuple of arrays [...,
+H], the last one of which is h. from_h and from_x are the contributions of h and x to G gates, [...,
+G H]. params are arrays [H]. Each unit of the result depends on the same unit of the arguments only.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from purejaxppo.agents.decisions import expand
 from purejaxppo.aliases import Array, Tree
 
 UNROLLED = 8
-"""Steps of a loop's turn; a turn stores its rows at once."""
+"""Number of steps per iteration of a loop. Each iteration stores its rows together."""
 
 Arrays = tuple[Array, ...]
 Cell = Callable[[Arrays, Array, Array, Tree], Arrays]
@@ -39,14 +39,21 @@ class SequenceInputs(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """Derivatives of one array of a carry, unit by unit."""
+    """Derivatives of one array of a carry, per unit."""
 
     carry: Arrays  # [T, N, H] by each array of the carry before
     terms: Array  # [T, N, GH] by the terms of h
 
 
 def gru(carry: Arrays, from_h: Array, from_x: Array, bias: Array) -> Arrays:
-    """A step of a gated recurrent unit, of gates r, z and n; `bias` is that of n's term of h."""
+    """Compute a step of a gated recurrent unit with gates r, z and n; see `cells.GRU`.
+
+    Args:
+        carry: (h [..., H],).
+        from_h: contributions of h to the gates [..., 3 H].
+        from_x: contributions of x [..., 3 H].
+        bias: bias of n's contribution of h, [H].
+    """
     (h,) = carry
     (r, z, n), (rh, zh, nh) = jnp.split(from_x, 3, -1), jnp.split(from_h, 3, -1)
     r, z = jax.nn.sigmoid(r + rh), jax.nn.sigmoid(z + zh)
@@ -55,7 +62,14 @@ def gru(carry: Arrays, from_h: Array, from_x: Array, bias: Array) -> Arrays:
 
 
 def lstm(carry: Arrays, from_h: Array, from_x: Array, none: Tree) -> Arrays:
-    """A step of a long short-term memory, of gates i, f, g and o; the carry is (c, h)."""
+    """Compute a step of a long short-term memory with gates i, f, g and o; see `cells.LSTM`.
+
+    Args:
+        carry: (c, h), [..., H] each.
+        from_h: contributions of h to the gates [..., 4 H].
+        from_x: contributions of x [..., 4 H].
+        none: ().
+    """
     del none
     i, f, g, o = jnp.split(from_x + from_h, 4, -1)
     c = jax.nn.sigmoid(f) * carry[0] + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -63,12 +77,12 @@ def lstm(carry: Arrays, from_h: Array, from_x: Array, none: Tree) -> Arrays:
 
 
 def fresh(start: Array, xs: Tree) -> Tree:
-    """Arrays [*B, ...] with zeros where `start` [*B]."""
+    """Return arrays [*B, ...] with zeros where `start`, bool [*B]."""
     return jax.tree.map(lambda x: jnp.where(expand(start, x), 0.0, x), xs)
 
 
 def _run(cell: Cell, precision: Any, rows: SequenceInputs) -> tuple[Arrays, Arrays]:
-    """The carry after the last step, and those after all steps, [T, N, H] each."""
+    """Return the carry after the last step, and the carries after all steps, [T, N, H] each."""
 
     def step(carry: Arrays, row: tuple[Array, Array]) -> tuple[Arrays, Arrays]:
         from_x, start = row
@@ -81,12 +95,12 @@ def _run(cell: Cell, precision: Any, rows: SequenceInputs) -> tuple[Arrays, Arra
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def scan(cell: Cell, precision: Any, rows: SequenceInputs) -> tuple[Arrays, Array]:
-    """(the carry after the last step, h [T, N, H] after all steps).
+    """Return the carry after the last step, and h after all steps [T, N, H].
 
     Args:
         cell: see the module's docstring.
-        precision: of all products.
-        rows: of the sequence.
+        precision: of all matrix products.
+        rows: inputs of the sequence.
     """
     end, carries = _run(cell, precision, rows)
     return end, carries[-1]
@@ -100,7 +114,7 @@ def _forward(
 
 
 def _slopes(pull: Callable[[Arrays], tuple[Any, ...]], carries: Arrays) -> list[Slopes]:
-    """The slopes of each array of a carry, since units do not depend on each other."""
+    """Return the derivatives of each array of a carry. They are per unit: units are independent."""
     found = []
     for i in range(len(carries)):
         of_one = tuple(
@@ -117,7 +131,7 @@ def _backward(
     stored: tuple[SequenceInputs, Arrays],
     gradients: tuple[Arrays, Array],
 ) -> tuple[SequenceInputs]:
-    """The gradient of `scan`'s rows, from those of its results."""
+    """Return the gradient of the rows of `scan`, from the gradients of its results."""
     rows, carries = stored
     at_end, of_outputs = gradients
     product = partial(jnp.matmul, precision=precision)

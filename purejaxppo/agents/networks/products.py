@@ -1,8 +1,8 @@
-"""Products of dense layers, whose gradients a CPU computes without strides.
+"""Matrix products of dense layers with fast gradients on CPUs.
 
-XLA's fast products on a CPU take a left factor by rows. The gradient of a weight, xᵀ dy, has its
-left factor by columns, and takes up to three times as long unless x is transposed before; only
-large weights are worth less than that transpose costs.
+XLA's fast matrix products on a CPU need a row-major left factor. In the gradient of a weight, xᵀ
+dy, the left factor is column-major. The product then takes up to three times as long, unless x is
+transposed first. For large weights, the transpose costs more than it saves.
 """
 
 import functools
@@ -17,7 +17,7 @@ from purejaxppo.aliases import Array
 from purejaxppo.parallel import platforms
 
 LARGEST_WEIGHT = 2**14
-"""Elements of a weight up to which a transpose saves time: 128 x 128."""
+"""Largest size of a weight for which a transpose saves time: 128 x 128 elements."""
 
 Dimensions = Any
 """Dimension numbers of `jax.lax.dot_general`."""
@@ -26,9 +26,15 @@ Dimensions = Any
 def dot_general(
     x: Array, weight: Array, dimension_numbers: Dimensions, precision: Any = None
 ) -> Array:
-    """`jax.lax.dot_general` of a dense layer, x [..., I] and weight [I, O] -> [..., O].
+    """Compute `jax.lax.dot_general` of a dense layer: x [..., I], weight [I, O] -> [..., O].
 
-    To be handed to `flax.linen.Dense`. Accelerators have products of either layout.
+    It is an argument of `flax.linen.Dense`. Accelerators multiply both layouts equally fast.
+
+    Args:
+        x: inputs [..., I].
+        weight: [I, O].
+        dimension_numbers: of the product.
+        precision: of the product.
     """
     as_it_is = weight.shape[-1] == 1 or weight.size > LARGEST_WEIGHT  # a vector's product is fast
     if platforms.is_accelerated() or as_it_is:
@@ -39,13 +45,13 @@ def dot_general(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _product(x: Array, weight: Array, precision: Any) -> Array:
-    """[B, I] x [I, O] -> [B, O]."""
+    """Multiply [B, I] x [I, O] -> [B, O]."""
     return jnp.matmul(x, weight, precision=precision)
 
 
 @functools.partial(_product.defjvp, symbolic_zeros=True)
 def _product_jvp(precision: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The sum dx W + x dW, with x in the layout with which the transpose of x dW is fast."""
+    """Return dx W + x dW, with a layout of x for which the transpose of x dW is fast."""
     (x, weight), (dx, d_weight) = primals, tangents
     y = jnp.matmul(x, weight, precision=precision)
     parts = []

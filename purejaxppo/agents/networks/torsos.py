@@ -1,8 +1,8 @@
-"""Users' own torsos: networks from observations to features, behind the library's heads.
+"""Custom torsos: networks from observations to features, in front of the built-in heads.
 
-A torso is any object with `init(key, obs) -> params` and `apply(params, obs) -> features`: a
-flax.linen module has both, and plain JAX needs no more. Observations are the agent's own, [B, ...],
-normalised if configured, as one array or, of `Dict` spaces, a dict of the parts; features [B, F].
+A torso is any object with `init(key, obs) -> params` and `apply(params, obs) -> features`, such as
+a flax.linen module or plain JAX functions. Observations are [B, ...], normalised if configured: an
+array or, for `Dict` spaces, a dict of the parts. Features are [B, F].
 """
 
 from collections.abc import Callable
@@ -18,28 +18,28 @@ from purejaxppo.config.references import load
 from purejaxppo.config.schema import NetworkConfig
 
 BUILT_IN = ("separate", "shared")
-"""Values of `network.torso` that are no user's own."""
+"""Values of `network.torso` that are not custom code."""
 
 
 class Torso(NamedTuple):
-    """Torsos of policy and critic; without a critic's, both share the policy's features."""
+    """Torsos of policy and critic. Without `critic`, both use the features of `actor`."""
 
     actor: Any
     critic: Any = None
 
 
 class Functions(NamedTuple):
-    """The functions of a torso, without the object, which flax would take for a submodule."""
+    """Functions of a torso, without its object: Flax would make that a submodule."""
 
     init: Callable[[Key, Obs], Params]
     apply: Callable[[Params, Obs], Array]
 
 
 def make(config: NetworkConfig) -> Torso | None:
-    """The functions of a config's custom torsos; None for the library's.
+    """Return the custom torsos of the config; None for built-in ones.
 
     An object is the torso of policy and critic. Classes and functions are called with the network's
-    config if they take it.
+    config if they have an argument `config`.
 
     Raises:
         ValueError: they cannot be loaded or made, or lack init and apply.
@@ -59,12 +59,17 @@ def make(config: NetworkConfig) -> Torso | None:
 
 
 def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]:
-    """A function, key -> parameters of a torso for observations of `space`.
+    """Return a function, key -> parameters of a torso for observations of `space`.
 
-    Under vmap it runs for one key after another: JAX's batched QR can deadlock on a CPU.
+    Under vmap it runs for one key after the other, because JAX's batched QR can deadlock on a CPU.
+
+    Args:
+        torso: with init and apply.
+        space: of the observations.
+        where: config field, for errors.
 
     Raises:
-        ValueError: the torso cannot be traced, or keeps state besides its parameters.
+        ValueError: the torso cannot be traced, or has variables other than parameters.
     """
     obs = jax.tree.map(jnp.asarray, spaces.example(space, (1,)))
 
@@ -85,7 +90,7 @@ def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]
 
 
 def apply(torso: Any, params: Params, obs: Obs, space: spaces.Space) -> Array:
-    """Features [..., F] in float32 of observations [..., *shape]."""
+    """Return the features [..., F] of observations [..., *shape], as float32."""
     example = spaces.example(space)
     first, shape = jax.tree.leaves(obs)[0], jax.tree.leaves(example)[0].shape
     lead = first.shape[: first.ndim - len(shape)]

@@ -1,4 +1,4 @@
-"""Intrinsic rewards for novelty: `make` returns the one that a config names."""
+"""Intrinsic rewards (curiosity)."""
 
 from purejaxppo.agents.extras.intrinsic import icm, own, rnd
 from purejaxppo.agents.extras.intrinsic.base import BonusRows, Intrinsic, none
@@ -9,7 +9,11 @@ __all__ = ["BonusRows", "Intrinsic", "make"]
 
 
 def make(config: Config, spec: EnvSpaces) -> Intrinsic:
-    """The intrinsic reward of a config, for environments of `spec`.
+    """Return the intrinsic reward of the config.
+
+    Args:
+        config: of the run.
+        spec: of the environments; its observations are those that the network gets.
 
     Raises:
         ValueError: see `own.make`.

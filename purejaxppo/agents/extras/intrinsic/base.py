@@ -1,4 +1,4 @@
-"""Intrinsic rewards: triples of pure functions, init, reward, update, as optimisers are."""
+"""Interface of intrinsic rewards: pure functions init, reward and update."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from purejaxppo.types import RunningStats
 
 
 class BonusRows(NamedTuple):
-    """The part of a rollout that an intrinsic reward uses."""
+    """Rows of a rollout that an intrinsic reward uses."""
 
     obs: Obs  # [T, N, ...] as the policy sees it
     next_obs: Obs  # [T, N, ...] after the step: the true last one where an episode ends
@@ -32,16 +32,16 @@ class Intrinsic(NamedTuple):
     reward: Callable[[Tree, BonusRows], Array]
     """(state, rows) -> bonus [T, N], 0 where not valid."""
     update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, MetricDict]]
-    """(state, rows, key, sum over shards) -> (state, figures by dashboard name)."""
+    """(state, rows, key, sum over shards) -> (state, metrics [] by name)."""
     figures: tuple[str, ...] = ()
-    """The dashboard's names of the figures."""
+    """Names of its metrics."""
     track: Callable[[Tree, Array, BonusRows, Reduce], tuple[Tree, Array]] | None = None
-    """(state, discounted bonuses so far [N], rows, sum over shards) -> both after the rollout.
-    Called before `reward`. None: the state does not use discounted bonuses."""
+    """(state, discounted bonuses so far [N], rows, sum over shards) -> (state, discounted bonuses)
+    after the rollout. Called before `reward`. None: the state does not use discounted bonuses."""
 
 
 def none() -> Intrinsic:
-    """No bonus: zeros, without a state."""
+    """Return an intrinsic reward of 0, without a state."""
     return Intrinsic(
         init=lambda key: (),
         reward=lambda state, rows: jnp.zeros(rows.valid.shape),
@@ -50,7 +50,7 @@ def none() -> Intrinsic:
 
 
 class Learned(NamedTuple):
-    """State of a bonus that is a model's error."""
+    """State of a bonus that is the prediction error of a model."""
 
     params: Params
     opt_state: OptState
@@ -59,7 +59,7 @@ class Learned(NamedTuple):
 
 FIGURES = ("intrinsic/reward", "intrinsic/loss")
 DISCOUNT = 0.99
-"""Discount of intrinsic returns, γ of Burda et al. 2018."""
+"""Discount γ of intrinsic returns, from Burda et al. 2018."""
 
 
 def fit(
@@ -72,19 +72,19 @@ def fit(
     config: IntrinsicConfig,
     psum: Reduce,
 ) -> tuple[tuple[Array, OptState], Array]:
-    """Trains a model on rows [B], in epochs of shuffled minibatches.
+    """Train a model on rows [B], in epochs of shuffled minibatches.
 
     Args:
         loss: (parameters [P], rows) -> sum over valid rows.
-        adam: the optimiser, without its step size.
-        carried: (parameters [P], state of the optimiser).
+        adam: optimiser, without its step size.
+        carried: (parameters [P], optimiser state).
         rows: of a rollout.
         key: consumed.
         config: of the model's training.
         psum: sum over shards.
 
     Returns:
-        ((parameters, state), mean loss of each minibatch).
+        ((parameters, optimiser state), mean loss of each minibatch).
     """
 
     def step(carried: tuple[Array, OptState], index: Array) -> tuple[tuple[Array, OptState], Array]:
@@ -108,15 +108,17 @@ def from_error(
     errors: Callable[[Params, BonusRows], tuple[Array, Array]],
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """Return a bonus from a model's error eₜ: eₜ / σ, with σ the deviation of all Rₜ so far.
+    """Return a bonus eₜ / σ from the prediction error eₜ of a model.
 
-    Rₜ = γ Rₜ₋₁ + eₜ continues across episodes and skips rows that are not valid. Burda et
-    al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
+    σ is the standard deviation of all intrinsic returns Rₜ = γ Rₜ₋₁ + eₜ so far. Rₜ continues
+    across episodes and skips invalid rows.
 
     Args:
         init: key -> parameters.
-        errors: (params, rows [B]) -> (errors [B], losses [B] to be minimised).
+        errors: (params, rows [B]) -> (errors [B], losses [B] to minimise).
         config: of the model's training.
+
+    Reference: Burda et al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
     """
     adam = optax.scale_by_adam()
 
@@ -161,6 +163,12 @@ def from_error(
 
 
 def scaled(error: Array, stats: RunningStats, valid: Array) -> Array:
-    """Divide errors by the standard deviation of their returns; 0 where not valid; any shape."""
+    """Divide errors by the standard deviation of their returns; return 0 where not valid.
+
+    Args:
+        error: float, any shape.
+        stats: of the returns.
+        valid: bool, shape of `error`.
+    """
     chex.assert_equal_shape([error, valid])
     return jnp.where(valid, error * jax.lax.rsqrt(normalize.variance(stats) + 1e-8), 0.0)

@@ -1,8 +1,9 @@
-"""The intrinsic curiosity module: the prediction error of an action's effect on learned features.
+"""Intrinsic curiosity module (ICM): error in predicting the next features from features and action.
 
-Features are learned by predicting the action from the observations before and after it, so that
-parts of an observation without influence of the agent add no error. Pathak et al. 2017,
-https://arxiv.org/abs/1705.05363.
+The features are learned by predicting the action from the observations before and after it. Parts
+of an observation that the agent cannot influence therefore add no error.
+
+Pathak et al. 2017, https://arxiv.org/abs/1705.05363.
 """
 
 from typing import Any
@@ -21,11 +22,11 @@ from purejaxppo.aliases import Action, Array, Key, Obs, Params
 from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
 FORWARD = 0.2
-"""Weight of the forward model's loss, β; the inverse model's is 1 - β."""
+"""Weight β of the forward model's loss. The weight of the inverse model's loss is 1 - β."""
 
 
 class Curiosity(nn.Module):
-    """Features, a forward and an inverse model."""
+    """Features, a forward model and an inverse model."""
 
     observation: spaces.Space
     action: spaces.Space
@@ -35,7 +36,17 @@ class Curiosity(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs, next_obs: Obs, action: Action) -> tuple[Array, Array]:
-        """-> (forward model's squared error [...], parameters of the predicted action [..., P])."""
+        """Compute the error of the forward model and the prediction of the inverse model.
+
+        Args:
+            obs: observations before the step [..., *shape].
+            next_obs: observations after it.
+            action: actions [..., *shape].
+
+        Returns:
+            (half the mean squared error of the features [...], distribution parameters of the
+            predicted action [..., P]).
+        """
         config = self.config
         features = Features(
             self.observation, self.network, config.hidden, config.features, name="features"
@@ -48,7 +59,7 @@ class Curiosity(nn.Module):
         return error, self.model([before, after], self.num_params, "inverse")
 
     def model(self, parts: list[Array], size: int, name: str) -> Array:
-        """One hidden layer."""
+        """Apply one hidden layer and a linear layer of `size` outputs."""
         x = jnp.concatenate(parts, axis=-1)
         x = nn.relu(dense(self.config.hidden[-1], np.sqrt(2), f"{name}_dense", "orthogonal")(x))
         return dense(size, 1.0, name, "orthogonal")(x)
@@ -60,10 +71,21 @@ def make(
     network: NetworkConfig,
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """The bonus from the forward model's error.
+    """Return the bonus of ICM: the error of the forward model.
 
-    The forward model's loss has no gradient for the features: its error would else be smallest for
-    constant features.
+    The losses are L = (1 - β) L_inverse + β L_forward, with
+
+        L_forward = |f(φ(oₜ), aₜ) - φ(oₜ₊₁)|² / (2 F)        L_inverse = -log p(aₜ | φ(oₜ), φ(oₜ₊₁))
+
+    L_forward has no gradient for the features φ [F]. Otherwise constant features would minimise it.
+
+    Args:
+        observation: space of the observations.
+        action: space of the actions.
+        network: of the encoder.
+        config: of the bonus.
+
+    Reference: Pathak et al. 2017, https://arxiv.org/abs/1705.05363, eq. 2 to 7.
     """
     distribution = distributions.for_space(action)
     log_std = distributions.parameter_kinds(action) == "log_std"

@@ -1,4 +1,4 @@
-"""An intrinsic reward of a user's own, checked by tracing."""
+"""Custom intrinsic rewards, checked by tracing."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from purejaxppo.spaces import example
 
 
 def make(config: Config, spec: Any) -> Intrinsic:
-    """The `Intrinsic` that a config refers to, or that a function of (config, spec) makes.
+    """Return the custom `Intrinsic` of the config, or the result of its function of (config, spec).
 
     Raises:
         ValueError: it cannot be loaded or made, or its functions do not fit a rollout.
@@ -25,7 +25,11 @@ def make(config: Config, spec: Any) -> Intrinsic:
 
 
 def check(made: Intrinsic, where: str, rows: BonusRows) -> None:
-    """Raises ValueError unless a bonus gives a number per row and the figures that it names."""
+    """Check that a bonus returns one number per row, and the metrics that it lists.
+
+    Raises:
+        ValueError: it does not.
+    """
     key = jax.random.key(0)
     state = tracing.check(made.init, f"{where}: init", "(key)", key)
     number = jax.ShapeDtypeStruct(rows.valid.shape, jnp.float32)
@@ -52,7 +56,7 @@ def check(made: Intrinsic, where: str, rows: BonusRows) -> None:
 
 
 def rows_of(config: Config, spec: Any) -> BonusRows:
-    """Shapes of a small rollout's rows."""
+    """Return the rows of a small rollout, for their shapes."""
     shape = (config.intrinsic.num_minibatches, 2)
     obs = example(spec.observation, shape)
     dist = distributions.for_space(spec.action, config.network.distribution)

@@ -1,7 +1,7 @@
-"""Random network distillation: a network's error in imitating a random one is large where new.
+"""Random network distillation (RND): prediction error on a fixed random network as novelty bonus.
 
-Burda et al. 2018, https://arxiv.org/abs/1810.12894. The bonus is added to the reward, under one
-value function and one discount; theirs has a second value head.
+Burda et al. 2018, https://arxiv.org/abs/1810.12894. Here the bonus is added to the reward, with one
+value function and one discount. The paper uses a second value head.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
 
 class Features(nn.Module):
-    """An observation's encoder, hidden layers, and a linear layer of features."""
+    """An encoder, hidden layers, and a linear layer of features."""
 
     space: spaces.Space
     network: NetworkConfig
@@ -28,7 +28,7 @@ class Features(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Obs) -> Array:
-        """Observation pytree [..., *shape] -> [..., features]."""
+        """Map observations [..., *shape] to features [..., features]."""
         x = Encoder(self.space, self.network, name="encoder")(obs)
         for i, width in enumerate(self.hidden):
             x = nn.relu(dense(width, np.sqrt(2), f"dense_{i}", "orthogonal")(x))
@@ -36,7 +36,17 @@ class Features(nn.Module):
 
 
 def make(observation: spaces.Space, network: NetworkConfig, config: IntrinsicConfig) -> Intrinsic:
-    """The error of a trained network against a random one, on the observation after the step."""
+    """Return the bonus of RND, |g(oₜ₊₁) - g_random(oₜ₊₁)|² / F.
+
+    g is the trained network, g_random is fixed; both have F outputs.
+
+    Args:
+        observation: space of the observations.
+        network: of the encoder.
+        config: of the bonus.
+
+    Reference: Burda et al. 2018, https://arxiv.org/abs/1810.12894, section 2.2.
+    """
     target = Features(observation, network, config.hidden[:-1], config.features)
     predictor = Features(observation, network, config.hidden, config.features)
 
