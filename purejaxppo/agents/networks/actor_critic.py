@@ -23,7 +23,7 @@ LOG_STD = "log_std"
 
 
 class DenseResidual(nn.Module):
-    """x + f(x), where f is a layer norm, a dense layer 4 times as wide, a relu, and a dense layer."""
+    """Residual block x + f(x), where f is a layer norm, a wide layer, a relu and a dense layer."""
 
     config: NetworkConfig
 
