@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.agents.decisions import begins, hold
+from purejaxppo.agents.decisions import hold, starts_episode
 from purejaxppo.spaces import MASK, Box, Dict
 from support.stepping import KEY
 
@@ -67,7 +67,7 @@ def play_randomly(env, expected=None, rows=10_000) -> dict[tuple[int, int], Epis
     def step(state, action, absent, start, carry, total, valid):
         state, out = env.step(KEY, state, action)
         carry = hold(absent, carry, jnp.where(start, 0, carry) + 1)
-        start = begins(out.valid, out.diverged, absent, out.at_once)
+        start = starts_episode(out.valid, out.diverged, absent, out.at_once)
         return state, out, out.absent, start, carry, total + out.reward, valid + out.valid
 
     state, obs = jax.jit(env.reset)(jax.random.key(0))
