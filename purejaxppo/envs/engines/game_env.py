@@ -27,29 +27,31 @@ def _arguments(name: str, value: Any) -> str:
     try:
         shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"{name} = {text!r}: a quote is not closed") from error
+        raise ValueError(f"{name} = {text!r}: a quote is not closed. Close it.") from error
     return text
 
 
 OPTIONS = {
-    "arguments": Option("", "Further arguments of the game's command line.", parse=_arguments),
-    "show": Option(False, "Open a window, which needs a display."),
-    "timeout": Option(60.0, "Time limit in seconds, of a game's start and of each answer.", low=1),
-    "restarts": Option(3, "Largest number of restarts of failed games, over all games.", low=0),
+    "arguments": Option("", "More command-line arguments of the game.", parse=_arguments),
+    "show": Option(False, "Show the game in a window. Needs a display."),
+    "timeout": Option(60.0, "Time limit in seconds of a game's start and each reply.", low=1),
+    "restarts": Option(3, "Maximum number of restarts of failed games, all games together.", low=0),
 }
 """Options of all engines."""
 NOT_OPTIONS = {
     "instances": (
-        "unknown option. env.num_envs sets the number of games, and evaluations start at most as "
-        "many more. If only one can run at a time, set eval.num_episodes = 0 and run purejaxppo "
-        "evaluate after training"
+        "unknown option. env.num_envs sets the number of games. Evaluations start up to as many "
+        "again. If only one game can run at a time, set eval.num_episodes = 0 and run purejaxppo "
+        "evaluate after training."
     )
 }
 
 
 def port(default: int) -> Option:
     """Return the option of the port that the editor connects to."""
-    return Option(default, "Port of the editor; games get free ones.", low=1, high=65_535)
+    return Option(
+        default, "Port for the editor. Games that are started get free ports.", low=1, high=65_535
+    )
 
 
 class Agents(Protocol):

@@ -50,9 +50,9 @@ def listen(port: int = 0) -> socket.socket:
         return socket.create_server((LOOPBACK, port), reuse_port=False)
     except OSError as error:
         raise EngineError(
-            f"port {port} of {LOOPBACK} cannot be used: {error.strerror}. End the program that "
-            f"uses it, or set another port in env.options.port and in the game. If evaluations "
-            f"use it, which need a second game, set eval.num_episodes = 0."
+            f"port {port} of {LOOPBACK} cannot be opened: {error.strerror}. Close the program that "
+            f"uses it, or set another port in env.options.port and in the game. Evaluations during "
+            f"training need a second port: if the editor is used, set eval.num_episodes = 0."
         ) from error
 
 
@@ -91,7 +91,7 @@ class GameHandle:
 
     def death(self, doing: str) -> EngineError:
         """The error of a game that has ended."""
-        return self.error(f"{self.ending()} when it was to {doing}")
+        return self.error(f"{self.ending()} while it was supposed to {doing}")
 
     def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
         """Calls `attempt` with a time limit in seconds until it returns something.
@@ -108,7 +108,7 @@ class GameHandle:
             if not self.alive():
                 raise self.death(doing)
             if left <= 0:
-                raise self.error(f"did not {doing} within {seconds:g} s")
+                raise self.error(f"did not {doing} within {seconds:g} s (env.options.timeout)")
 
     def release(self) -> None:
         """Lets a game that was started here end, without waiting for it."""
@@ -136,7 +136,7 @@ class GameProcess(GameHandle):
         """Starts the process, and does not wait for it."""
         super().__init__(name)
         if os.name != "posix":
-            raise EngineError(f"{name}: games are started on Linux and macOS alone")
+            raise EngineError(f"{name}: games can only be started on Linux and macOS.")
         self.log = folder / "game.log"
         self.log.write_bytes(b"")
         self._killed = False
@@ -170,8 +170,8 @@ class GameProcess(GameHandle):
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line]
             if lines:
                 last = "\n".join(f"  {line[:200]}" for line in lines[-TAIL_LINES:])
-                return f"; the end of its log, {self.log}:\n{last}"
-        return "; it printed nothing"
+                return f". The end of its log, {self.log}:\n{last}"
+        return ". Its log is empty."
 
     def ending(self) -> str:
         """Describes how the game ended."""
@@ -181,13 +181,13 @@ class GameProcess(GameHandle):
         if code is None:
             return super().ending()
         if code < 0:
-            return "was ended"
+            return "was killed"
         if code <= 128:
             return f"ended with exit code {code}"
         with contextlib.suppress(ValueError):
             number = signal.Signals(code - 128)
-            hint = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
-            return f"was ended by {number.name}{hint}"
+            hint = " (possibly out of memory)" if number == signal.SIGKILL else ""
+            return f"was killed by {number.name}{hint}"
         return f"ended with exit code {code}"
 
     def release(self) -> None:
@@ -263,7 +263,7 @@ class Fleet(Generic[G]):
             raise error
         self.restarts += 1
         logger.warning(
-            f"{error.summary} (started again, {self.restarts} of {self._most_restarts} times)"
+            f"{error.summary}. Restarting it ({self.restarts} of {self._most_restarts} restarts)."
         )
         seed = self._seed + index + len(self.games) * self.restarts
         self.games[index] = self._start(index, seed % 2**31)

@@ -25,7 +25,7 @@ from purejaxppo.envs.engines.process import (
 pytestmark = [
     pytest.mark.toy,
     pytest.mark.xdist_group("processes"),
-    pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone"),
+    pytest.mark.skipif(os.name != "posix", reason="games can only be started on Linux and macOS"),
 ]
 CONNECT = (
     "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.recv(1)"
@@ -72,7 +72,7 @@ def test_a_game_connects_and_ends_by_itself_when_its_connection_closes(tmp_path)
     [
         (
             "import sys; print('no such scene'); sys.exit(3)",
-            "ended with exit code 3 when",
+            "ended with exit code 3 while",
         ),
         ("import os; print('no such scene', flush=True); os.kill(os.getpid(), 11)", "by SIGSEGV"),
     ],
@@ -187,7 +187,10 @@ child.stdout.readline()
 
 def test_free_ports_are_free_and_a_taken_one_is_named():
     port = free_port()
-    with listen(port), pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be used"):
+    with (
+        listen(port),
+        pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be opened"),
+    ):
         listen(port)
 
 

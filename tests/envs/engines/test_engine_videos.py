@@ -94,13 +94,13 @@ def test_a_game_without_a_display_is_recorded_by_what_its_first_agent_sees(
         *((0, 0, 0), (0, 1, 2), (4, 5, 6), (8, 9, 10))
     }
     (said,) = [record.getMessage() for record in caplog.records if "display" in record.getMessage()]
-    assert "no display was found, so the video shows the observations of the first agent" in said
+    assert "no display found. The video shows the observations of the first agent" in said
 
 
 @pytest.mark.toy
 def test_a_window_without_a_display_is_refused_in_a_sentence(no_display):
     config = EnvConfig(name=f"godot/{GAME}", num_envs=2, options={"show": True})
-    with pytest.raises(ValueError, match=r"show = true opens a window, but no display was found"):
+    with pytest.raises(ValueError, match=r"show = true: no display found"):
         registry.make(config, 2)
 
 

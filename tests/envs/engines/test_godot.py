@@ -67,7 +67,7 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
         (
             "godot/project",
             {},
-            "PATH does not contain godot or godot4. Name it in env.options.godot",
+            "PATH does not contain godot or godot4. Set env.options.godot",
         ),
         ("godot/project", {"godot": "g4"}, "g4 was not found"),
         (
@@ -184,9 +184,16 @@ def test_connections_that_are_not_the_game_are_dropped(caplog):
     assert np.asarray(out.valid).all()
     env.close()
     assert game.wait(10.0) == 0
-    dropped = [x.getMessage() for x in caplog.records if "dropped a connection" in x.getMessage()]
+    dropped = [
+        x.getMessage()
+        for x in caplog.records
+        if "closed the connection of another program" in x.getMessage()
+    ]
     assert len(dropped) == 4
-    assert all(f"the game on port {port}: dropped a connection" in text for text in dropped)
+    assert all(
+        f"the game on port {port}: closed the connection of another program" in text
+        for text in dropped
+    )
     for reason in (
         "announced a message of 542,393,671 bytes",
         "sent invalid JSON: '{{'",
@@ -386,7 +393,7 @@ def test_a_game_that_ends_ends_the_run_with_its_log_and_the_run_is_saved(tmp_pat
     config_file = written(tmp_path / "small.yaml", 4000, fault="--fault=exit@90 --fault_seed=1")
     assert train(config_file, tmp_path / "run", "--eval.num_episodes", "0") == 2
     error = capsys.readouterr().err
-    assert "game 1 ended with exit code 7 when it was to step" in error
+    assert "game 1 ended with exit code 7 while it was supposed to step" in error
     assert "ERROR: out of enemies" in error and "Traceback" not in error
     saved = int(re.search(r"Saved at ([\d,]+) steps", error)[1].replace(",", ""))
     assert 0 < saved < 4 * 90

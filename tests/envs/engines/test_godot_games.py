@@ -151,13 +151,16 @@ def test_a_value_that_is_not_finite_ends_all_episodes_of_its_game_alone(fault):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("exit@2", r"game 0 ended with exit code 7 when it was to step; the end of its log, .*"),
-        ("crash@2", r"game 0 was ended by SIGABRT when it was to step"),
-        ("hang@2", r"game 0 did not answer within 2 s"),
+        (
+            "exit@2",
+            r"game 0 ended with exit code 7 while it was supposed to step\. The end of its log, .*",
+        ),
+        ("crash@2", r"game 0 was killed by SIGABRT while it was supposed to step"),
+        ("hang@2", r"game 0 did not reply within 2 s"),
         ("garbage@2", r"game 0 announced a message of 1,347,703,880 bytes"),
-        ("count@2", r"of other lengths: 1 obs, 2 reward, 2 done, 2 info"),
-        ("size@2", r"of agent 1 as 'obs' that is not in its space: 1 values in place of 3"),
-        ("twice@2", r"sent a message that it was not asked for"),
+        ("count@2", r"step reply has 1 obs, 2 reward, 2 done, 2 info"),
+        ("size@2", r"'obs' of agent 1 that does not match get_obs_space: 1 values, expected 3"),
+        ("twice@2", r"sent a message without a request"),
     ],
 )
 def test_a_game_that_fails_is_named_and_all_end(fault, words):
@@ -178,15 +181,19 @@ def test_a_game_that_fails_is_named_and_all_end(fault, words):
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        ("never", EngineError, r"game 0 did not connect within 0\.7 s; the end of its log"),
+        (
+            "never",
+            EngineError,
+            r"game 0 did not connect within 0\.7 s \(env\.options\.timeout\)\. The end of its log",
+        ),
         (
             "exit at start",
             EngineError,
-            r"exit code 3 when it was to connect.*\n.*\n.*no main scene",
+            r"exit code 3 while it was supposed to connect.*\n.*\n.*no main scene",
         ),
-        ("version", MakeError, r"game 0: its description has no action_space"),
-        ("kind", MakeError, r"game 0: action_space does not describe each of 2 agents"),
-        ("nobody", MakeError, r"game 0: n_agents is 0"),
+        ("version", MakeError, r"game 0: its env_info message has no action_space"),
+        ("kind", MakeError, r"game 0: action_space must list a space for each of 2 agents"),
+        ("nobody", MakeError, r"game 0: n_agents = 0"),
     ],
 )
 def test_a_game_that_cannot_be_used_is_named_when_it_starts(fault, error, words):
@@ -199,7 +206,7 @@ def test_a_game_that_fails_is_started_again_so_many_times(caplog):
     obs = games.reset(0)
     obs = games.step(right(obs)).obs
     step = games.step(right(obs))
-    assert re.search(r"game 1 ended .* \(started again, 1 of 1 times\)", caplog.text)
+    assert re.search(r"game 1 ended .* Restarting it \(1 of 1 restarts\)", caplog.text)
     assert flags(step) == [[2, 3], [], [2, 3], []]
     assert step.reward.tolist() == [1, 1, 0, 0] and not step.obs[2:].any()
     step = games.step(right(step.obs))
@@ -207,15 +214,15 @@ def test_a_game_that_fails_is_started_again_so_many_times(caplog):
     step = games.step(right(step.obs))  # it has another seed now, and the fault no more
     assert step.reward.tolist() == [1, 1, 1, 1]
     games.fleet.games[0].engine.kill()
-    with pytest.raises(EngineError, match="game 0 was ended"):
+    with pytest.raises(EngineError, match="game 0 was killed"):
         games.step(right(step.obs))
 
 
 def test_a_game_that_cannot_start_again_uses_up_its_restarts(caplog):
     games = start("--fault=crash@1", restarts=2)
-    with pytest.raises(EngineError, match="game 0 was ended by SIGABRT"):
+    with pytest.raises(EngineError, match="game 0 was killed by SIGABRT"):
         games.reset(0)
-    assert "started again" in caplog.text
+    assert "Restarting it" in caplog.text
     assert games.fleet.restarts == 2
 
 

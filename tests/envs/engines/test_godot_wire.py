@@ -64,8 +64,8 @@ def test_frames_may_arrive_in_pieces_or_together(pair):
         (frame(b"[1]"), r"sent an invalid message: '\[1\]'"),
         (frame(b"\xff\xfe\x00"), "sent invalid JSON"),
         (frame(b"[" * 100_000), "sent invalid JSON: '\\[+'\\.\\.\\."),
-        (b"\x05", r"did not answer within 0\.2 s"),
-        (b"\x05\x00\x00\x00{", r"did not answer within 0\.2 s"),
+        (b"\x05", r"did not reply within 0\.2 s"),
+        (b"\x05\x00\x00\x00{", r"did not reply within 0\.2 s"),
     ],
 )
 def test_what_is_no_message_is_refused_within_its_time(pair, sent, words):
@@ -88,7 +88,7 @@ def test_a_game_that_sends_a_byte_now_and_then_does_not_hold_us_up(pair):
 
     thread = threading.Thread(target=trickle)
     thread.start()
-    with pytest.raises(WireError, match="did not answer"):
+    with pytest.raises(WireError, match="did not reply"):
         wire.receive(SECONDS)
     stop.set()
     thread.join()
@@ -156,7 +156,9 @@ def test_images_lose_the_alpha_that_was_not_declared():
     (image,) = layout.read([{"camera_2d": "010203040506"}])
     assert image.tolist() == [[[[1, 2, 3], [4, 5, 6]]]]
     for bad in ("0102", "010203ff04", "zz", "01020304"):
-        with pytest.raises(WireError, match="of agent 0 as 'camera_2d' that is not in its space"):
+        with pytest.raises(
+            WireError, match="'camera_2d' of agent 0 that does not match get_obs_space"
+        ):
             list(layout.read([{"camera_2d": bad}]))
     with pytest.raises(WireError, match="a camera needs a display"):
         list(layout.read([{"camera_2d": None}]))
@@ -189,17 +191,26 @@ def test_agents_of_other_policies_are_padded_and_say_who_they_are():
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ({"type": "env_info"}, "has no observation_space"),
-        (info([], [], 0), "n_agents is 0: the group AGENT should have 1 to 10,000"),
-        (info(BOX, MOVE, 10**9), "n_agents is 1000000000: the group AGENT should have 1 to 10,000"),
-        (info([BOX], [MOVE], 2), "observation_space does not describe each of 2 agents"),
-        (info([BOX], [MOVE], 1, agent_policy_names=["a", "b"]), "and there are 1 agents"),
-        (info([{"obs": {"size": [0], "space": "box"}}], [MOVE]), "observation 'obs' is"),
-        (info([{"obs": 3}], [MOVE]), "observation 'obs' is 3; it should be like"),
-        (info([{"a_2d": {"size": [9], "space": "box"}}], [MOVE]), r"\[channels, h, w\]"),
-        (info([BOX], [{"move": {"size": 3, "action_type": "fuzzy"}}]), "action 'move' is"),
-        (info([BOX], [{"move": {"size": 2.5, "action_type": "discrete"}}]), "action 'move' is"),
-        (info([BOX], [{}]), "action_space does not describe each of 1 agents"),
+        ({"type": "env_info"}, "env_info message has no observation_space"),
+        (info([], [], 0), "n_agents = 0: the group AGENT must have 1 to 10,000"),
+        (info(BOX, MOVE, 10**9), "n_agents = 1000000000: the group AGENT must have 1 to 10,000"),
+        (info([BOX], [MOVE], 2), "observation_space must list a space for each of 2 agents"),
+        (info([BOX], [MOVE], 1, agent_policy_names=["a", "b"]), "one name for each of 1 agents"),
+        (
+            info([{"obs": {"size": [0], "space": "box"}}], [MOVE]),
+            "observation 'obs': invalid space",
+        ),
+        (info([{"obs": 3}], [MOVE]), "observation 'obs': invalid space 3. Return one"),
+        (info([{"a_2d": {"size": [9], "space": "box"}}], [MOVE]), r"\[channels, height, width\]"),
+        (
+            info([BOX], [{"move": {"size": 3, "action_type": "fuzzy"}}]),
+            "action 'move': invalid space",
+        ),
+        (
+            info([BOX], [{"move": {"size": 2.5, "action_type": "discrete"}}]),
+            "action 'move': invalid space",
+        ),
+        (info([BOX], [{}]), "action_space must list a space for each of 1 agents"),
         (info([BOX] * 2, [MOVE, MIXED], 2), "cannot be padded"),
     ],
 )
@@ -328,7 +339,7 @@ def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
     assert wire.receive(5.0, eager=0.01) == {"x": 2}
     threading.Timer(0.1, game.sendall, [frame({"x": 3})]).start()
     assert wire.receive(5.0, eager=2.0) == {"x": 3}
-    with pytest.raises(WireError, match="did not answer within"):
+    with pytest.raises(WireError, match="did not reply within"):
         wire.receive(SECONDS, eager=0.01)
     game.close()
     with pytest.raises(WireError, match=r"^$"):
@@ -338,11 +349,23 @@ def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
 @pytest.mark.parametrize(
     ("part", "value", "words"),
     [
-        ("phase", 0.64, "as 'phase' that is not in its space: not a whole number from 0 to 3"),
-        ("phase", 4, "not a whole number from 0 to 3"),
-        ("phase", None, "not a whole number from 0 to 3"),
-        ("action_mask", [1, 0.5, 0], r"as 'action_mask' that is not in its space: \[1, 0.5, 0\]"),
-        ("action_mask", [1, -1, 0], r"'action_mask' that is not in its space: \[1, -1, 0\]"),
+        (
+            "phase",
+            0.64,
+            "'phase' of agent 0 that does not match get_obs_space: not an integer from 0 to 3",
+        ),
+        ("phase", 4, "not an integer from 0 to 3"),
+        ("phase", None, "not an integer from 0 to 3"),
+        (
+            "action_mask",
+            [1, 0.5, 0],
+            r"'action_mask' of agent 0 that does not match get_obs_space: \[1, 0.5, 0\]",
+        ),
+        (
+            "action_mask",
+            [1, -1, 0],
+            r"'action_mask' of agent \d that does not match get_obs_space: \[1, -1, 0\]",
+        ),
     ],
 )
 def test_a_value_that_its_space_does_not_hold_is_an_error(part, value, words):

@@ -33,7 +33,7 @@ from purejaxppo.envs.host.workers.errors import SimulatorError
 
 pytestmark = [
     pytest.mark.xdist_group("processes"),
-    pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone"),
+    pytest.mark.skipif(os.name != "posix", reason="games can only be started on Linux and macOS"),
 ]
 
 
@@ -222,7 +222,7 @@ def test_a_behaviour_that_comes_later_has_the_slots_that_were_asked_for(path):
 def test_a_behaviour_that_comes_unasked_ends_the_run(path):
     players = play(path, "--behaviours Early,Late --late 4", restarts=2)
     players.reset(0)
-    with pytest.raises(EngineError, match="player 0 has agents of behaviour 'Late'"):
+    with pytest.raises(EngineError, match="game 0 has agents of behaviour 'Late'"):
         for _ in range(5):
             players.step(still(players))
     assert players.fleet.restarts == 0  # it would be the same again
@@ -233,11 +233,11 @@ def test_a_behaviour_that_comes_unasked_ends_the_run(path):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("silent", r"player 0 did not connect within 1.5 s; it printed nothing"),
-        ("garbage", r"player 0 sent 14 bytes that are not an ML-Agents message"),
-        ("version", r"player 0 speaks version '9.0.0' of ML-Agents' protocol"),
-        ("die", r"(?s)player 0 ended with exit code 7 when it was to step.*NullReference"),
-        ("hang", r"(?s)player 0 did not step within 1.5 s.*thinking"),
+        ("silent", r"game 0 did not connect within 1.5 s .*\. Its log is empty"),
+        ("garbage", r"game 0 sent 14 bytes that are not an ML-Agents message"),
+        ("version", r"game 0 uses version '9.0.0' of the ML-Agents protocol"),
+        ("die", r"(?s)game 0 ended with exit code 7 while it was supposed to step.*NullReference"),
+        ("hang", r"(?s)game 0 did not step within 1.5 s.*thinking"),
     ],
 )
 def test_a_player_that_fails_is_named_with_the_end_of_its_log(fault, said, path):
@@ -262,7 +262,7 @@ def test_a_player_that_dies_is_started_again_and_its_episodes_diverge(path, capl
         assert out.diverged.tolist() in ([True] * 2 + [False] * 2, [False] * 2 + [True] * 2)
         mine = np.flatnonzero(out.diverged)
         assert out.absent[mine].all()
-        assert re.search("ended with exit code 7.*started again, 1 of 1", caplog.text)
+        assert re.search("ended with exit code 7.*Restarting it .1 of 1", caplog.text)
         out = players.step(still(players))  # the same fault is nearby in the other player
     except EngineError:
         assert players.fleet.restarts == 1
@@ -283,7 +283,7 @@ def test_the_editor_connects_to_a_port_of_ours(path):
         players.reset(0)
         assert players.step(still(players)).reward.shape == (1,)
         other = PlayerSpec("editor", port=port)
-        with pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be used"):
+        with pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be opened"):
             Player(other, 0)
         players.close()
         assert editor.wait(10) == 0
@@ -300,7 +300,7 @@ def test_the_editor_is_one_player_which_training_has_for_itself():
     )
     try:
         one, two = (EnvConfig(name="unity/editor", num_envs=n, options=options) for n in (1, 2))
-        with pytest.raises(ValueError, match=r"needs 2 players, but the editor is one"):
+        with pytest.raises(ValueError, match=r"needs 2 games, but the editor runs only one"):
             registry.make(two, 2)
         env = registry.make(one, 1)
         with pytest.raises(SimulatorError, match=r"eval.num_episodes = 0"):
@@ -372,7 +372,7 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
     ("options", "more", "said"),
     [
         ({"time_scal": 2.0}, {}, "no such option. Did you mean 'time_scale'"),
-        ({"parameters.x": "fast"}, {}, "'fast' should be a number"),
+        ({"parameters.x": "fast"}, {}, "'fast' invalid parameter"),
         ({"max_agents.A": 0}, {}, "max_agents.A = 0 must be at least 1"),
         ({"timeout": 0.0}, {}, "timeout = 0.0 must be at least 1"),
         ({"restarts": -1}, {}, "restarts = -1 must be at least 0"),

@@ -102,7 +102,7 @@ def test_the_first_answer_has_the_seed_and_what_the_trainer_can_do():
 
 def test_versions_agree_in_the_first_number():
     messages.check_version("1.0.0")
-    with pytest.raises(ProtocolError, match=r"version '2.0.0' of ML-Agents' protocol"):
+    with pytest.raises(ProtocolError, match=r"version '2.0.0' of the ML-Agents protocol"):
         messages.check_version("2.0.0")
 
 
@@ -158,7 +158,7 @@ def test_side_channels_are_an_id_a_length_and_a_payload():
 
 @pytest.mark.parametrize("cut", [1, 10, 19, 23])
 def test_side_channels_that_break_off_are_refused(cut):
-    with pytest.raises(ProtocolError, match="break off"):
+    with pytest.raises(ProtocolError, match="truncated side channel data"):
         list(channels.unpack(channels.engine(channels.QUALITY, 5)[:cut]))
 
 
@@ -215,10 +215,10 @@ def test_stacked_images_are_pngs_one_after_the_other_and_averaged_as_the_mapping
     [
         (b"", 3, (), "not a PNG"),
         (b"GIF89a", 3, (), "not a PNG"),
-        (png(COLOURS)[:-5], 3, (), "breaks off"),
+        (png(COLOURS)[:-5], 3, (), "truncated PNG"),
         (png(COLOURS) + b"x", 3, (), "not a PNG"),
-        (png(COLOURS)[:40] + bytes(8) + png(COLOURS)[48:], 3, (), "breaks off|cannot be read"),
-        (png(COLOURS), 4, (), "3 channels in place of 4"),
+        (png(COLOURS)[:40] + bytes(8) + png(COLOURS)[48:], 3, (), "truncated|cannot be read"),
+        (png(COLOURS), 4, (), "declares 4 channels"),
         (png(COLOURS), 3, [0, 1], r"mapping \[0, 1\]"),
         (png(COLOURS), 3, [0, 1, 1], r"mapping \[0, 1, 1\]"),
     ],

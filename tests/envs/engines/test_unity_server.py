@@ -67,7 +67,7 @@ def test_a_stranger_and_a_second_player_change_nothing(server, threads):
         stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = threads.submit(call, b"first")
         assert server.receive(10.0) == b"first"
-        with pytest.raises(grpc.RpcError, match="another player is connected"):
+        with pytest.raises(grpc.RpcError, match="another game is already connected"):
             other(b"second")
         with pytest.raises(grpc.RpcError, match="Method not found"):
             first.unary_unary("/another.Service/Method")(b"x", timeout=10.0)
@@ -95,7 +95,7 @@ def test_receive_returns_none_once_its_time_is_over(server):
 
 
 def test_a_taken_port_is_reported_in_one_sentence(server):
-    with pytest.raises(EngineError, match=f"port {server.port} of 127.0.0.1 cannot be used: "):
+    with pytest.raises(EngineError, match=f"port {server.port} of 127.0.0.1 cannot be opened: "):
         Server(server.port)
 
 

@@ -231,7 +231,7 @@ def test_the_agents_of_a_lost_player_diverge():
 def test_two_ends_or_two_requests_of_an_agent_in_one_message_are_an_error(done):
     world = make_world()
     begin(world, agent(1))
-    with pytest.raises(ProtocolError, match="two ends or two requests of one agent in a message"):
+    with pytest.raises(ProtocolError, match="two decision requests of one agent in one message"):
         world.read(output(agent(1, done=done), agent(1, done=done)))
 
 
@@ -358,7 +358,7 @@ def test_masks_are_turned_round():
     reply = world.act(np.array([[2, 0], [1, 1]]))
     sent = reply.unity_input.rl_input.agent_actions["C"].value
     assert [list(x.discrete_actions) for x in sent] == [[2, 0], [1, 1]]
-    with pytest.raises(ProtocolError, match="mask of 3 discrete actions"):
+    with pytest.raises(ProtocolError, match="mask of 3 entries"):
         world.read(output(agent(1, name="C", action_mask=[True] * 3)))
 
 
@@ -443,7 +443,7 @@ def test_agents_without_sensors_or_actions_are_refused():
     with pytest.raises(ProtocolError, match="without actions"):
         Behaviour.of(brain(), info)
     spec = messages.kind("ActionSpec")(num_continuous_actions=1)
-    with pytest.raises(ProtocolError, match="observe nothing"):
+    with pytest.raises(ProtocolError, match="without observations"):
         Behaviour.of(brain(action_spec=spec), messages.kind("AgentInfo")())
 
 

@@ -32,11 +32,13 @@ notice = logging.getLogger("purejaxppo")
 
 OPTIONS = {
     **game_env.OPTIONS,
-    "godot": Option("", "Program of the editor, for a project's folder.", refers="program"),
-    "action_repeat": Option(0, "Physics ticks of an action; 0: the game's own number.", low=0),
-    "speedup": Option(0.0, "Ticks between two frames, same physics; 0: the game's.", low=0),
+    "godot": Option("", "Program of the Godot editor, for a project folder.", refers="program"),
+    "action_repeat": Option(0, "Physics ticks per action; 0: the game's setting.", low=0),
+    "speedup": Option(
+        0.0, "Physics ticks between two frames, without effect on physics; 0: the game's.", low=0
+    ),
     "fixed_fps": Option(
-        60, "Frames per second of the game, computed as fast as possible; 0: by a clock.", low=0
+        60, "Simulated frames per second, run as fast as possible; 0: real time.", low=0
     ),
     "port": game_env.port(11008),
 }
@@ -106,7 +108,10 @@ def make(
             games = Games(launch, begin, count, waiting)
             if games.layout != layout:
                 games.close()
-                raise EngineError("its agents or their spaces have changed since it was made")
+                raise EngineError(
+                    "the agents or spaces of the game differ from those at its first start. Keep "
+                    "them the same."
+                )
         return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
 
     return GameEnv(make_games, layout, count, waiting, editor=editor)
@@ -117,8 +122,8 @@ def _has_display_for_video(name: str) -> bool:
     there = has_display()
     if not there:
         notice.warning(
-            "%s: no display was found, so the video shows the observations of the first agent. Run "
-            "the command within xvfb-run to record the game itself.",
+            "%s: no display found. The video shows the observations of the first agent. To record "
+            "the game, run the command with xvfb-run.",
             name,
         )
     return there
@@ -129,7 +134,7 @@ def _check_limit(config: EnvConfig) -> None:
     if config.max_episode_steps:
         raise ValueError(
             f"env.max_episode_steps = {config.max_episode_steps} is not supported by "
-            f"{config.name}. Set `done`, and `truncated` in get_info, in the game instead."
+            f"{config.name}. In the game, set `done`, and `truncated` in get_info."
         )
 
 
@@ -139,8 +144,8 @@ def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
         return Launch((), options["timeout"], port=options["port"])
     if options["show"] and not has_display():
         raise MakeError(
-            "env.options.show = true opens a window, but no display was found. Use false, or run "
-            "the command within xvfb-run."
+            "env.options.show = true: no display found. Use false, or run the command with "
+            "xvfb-run."
         )
     flags = [] if options["show"] else ["--headless"]
     if options["fixed_fps"]:
@@ -164,11 +169,13 @@ def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
         _import(editor, path, name, options["timeout"])
         return [editor, "--path", str(path)]
     if path.is_dir():
-        raise MakeError(f"env.name: the folder {name} does not contain project.godot")
+        raise MakeError(
+            f"env.name: the folder {name} does not contain project.godot. Use a project folder."
+        )
     if not path.is_file():
         raise MakeError(
-            f"env.name: {path} not found in {Path.cwd()}. Name an exported game, a project's "
-            f"folder, or godot/{EDITOR}."
+            f"env.name: {path} not found in {Path.cwd()}. Use an exported game, a project folder, "
+            f"or godot/{EDITOR}."
         )
     return [runnable(path)]
 
@@ -183,8 +190,8 @@ def _editor(name: str, option: str) -> str:
             f"{given} was not found" if given else f"PATH does not contain {' or '.join(PROGRAMS)}"
         )
         raise MakeError(
-            f"{name} is a project, which needs the program of Godot 4's editor, but {where}. Name "
-            f"it in env.options.godot or in the environment variable GODOT, or export the game."
+            f"env.name = {name}: a project folder needs the editor of Godot 4, but {where}. Set "
+            f"env.options.godot or the environment variable GODOT, or export the game."
         )
     return program
 
@@ -210,13 +217,16 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
             errors="replace",
         )
     except subprocess.TimeoutExpired:
-        raise SimulatorError(f"{name}: its import took longer than {timeout:g} s") from None
+        raise SimulatorError(
+            f"{name}: importing its assets took longer than {timeout:g} s. Raise "
+            f"env.options.timeout, or open the project in the editor once."
+        ) from None
     if done.returncode:
-        raise SimulatorError(f"{name}: its import failed:\n{done.stdout[-2000:]}")
+        raise SimulatorError(f"{name}: importing its assets failed:\n{done.stdout[-2000:]}")
 
 
 FAMILY = Family(
-    about="games made with Godot 4: an exported game, a project's folder, or editor",
+    about="Godot 4 games: an exported game, a project folder, or editor",
     tasks=task_names,
     make_batch=make,
     names="program",

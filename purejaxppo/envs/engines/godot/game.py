@@ -77,7 +77,7 @@ class Game:
             self.engine = GameProcess(f"game {number}", command, folder)
         else:
             self.engine = GameHandle(f"the game on port {launch.port}")
-            notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
+            notice.warning("Press Play in Godot's editor within %g s.", launch.timeout)
 
     def connect(self) -> GodotLayout:
         """Waits for the game, and requests its spaces; returns them at once if they are known.
@@ -139,7 +139,7 @@ class Game:
                 wire.send({"type": "env_info"}, ASK_SECONDS)
         if len(wires) > MOST_WIRES:
             with self._dropped_after_error(wires, wires[0]):
-                raise WireError("did not answer")
+                raise WireError("did not reply")
         return None
 
     @contextlib.contextmanager
@@ -151,7 +151,7 @@ class Game:
             wires.remove(wire)
             wire.close()
             notice.warning(
-                "%s: dropped a connection that is not a Godot game: it %s",
+                "%s: closed the connection of another program, which %s",
                 self.engine.name,
                 str(error) or "closed its end",
             )
@@ -170,7 +170,7 @@ class Game:
         assert self.layout is not None
         assert len(actions) == self.layout.size  # the game accepts fewer, and goes on
         if self._wire.surplus():
-            raise self.engine.error("sent a message that it was not asked for")
+            raise self.engine.error("sent a message without a request. Send one reply per request")
         self.send({"type": "action", "action": actions})
 
     def answer(self, eager: float = 0.0) -> Message:
@@ -187,11 +187,11 @@ class Game:
             lists = [message[key] for key in ("obs", "reward", "done", "info")]
             counts = [len(x) if isinstance(x, list) else -1 for x in lists]
         except BAD:
-            raise self.engine.error("answered a step without obs, reward and done") from None
+            raise self.engine.error("sent a step reply without obs, reward and done") from None
         if counts != [size] * 4:
             raise self.engine.error(
-                f"has {size} agents and answered a step with lists of other lengths: "
-                f"{counts[0]} obs, {counts[1]} reward, {counts[2]} done, {counts[3]} info"
+                f"has {size} agents, but its step reply has {counts[0]} obs, {counts[1]} reward, "
+                f"{counts[2]} done, {counts[3]} info. Send one entry per agent in each list"
             )
         return message
 
@@ -251,7 +251,7 @@ class Game:
             raise self._named(error, doing) from None
         if message.get("type") != kind:
             raise self.engine.error(
-                f"sent a message of type {str(message.get('type'))[:40]!r} in place of {kind!r}"
+                f"sent a message of type {str(message.get('type'))[:40]!r}, expected {kind!r}"
             )
         return message
 

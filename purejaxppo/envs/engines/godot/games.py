@@ -122,7 +122,7 @@ class Games:
 
     def _connect(self, game: Game) -> None:
         if game.connect() != self.layout:
-            raise game.engine.error("has other agents or spaces than game 0")
+            raise game.engine.error("has different agents or spaces than game 0")
 
     @contextlib.contextmanager
     def _surviving(self, index: int) -> Iterator[None]:
@@ -174,7 +174,7 @@ class Games:
                 tries += 1
                 game.send({"type": "reset"})
         raise self._games[index].engine.error(
-            f"returned {self._value(first)} after {TRIES} resets; observations must be finite and "
+            f"sent {self._value(first)} after {TRIES} resets. Observations must be finite and "
             f"within ±{plain(LARGEST)}"
         )
 
@@ -219,8 +219,8 @@ class Games:
             raise engine.error(str(error)) from None
         except BAD:
             raise engine.error(
-                f"sent rewards that are not numbers, or ends that are not true or false: "
-                f"{str(reply['reward'])[:80]}, {str(reply['done'])[:80]}"
+                f"sent a reward that is not a number, or a done that is not true or false: "
+                f"reward {str(reply['reward'])[:80]}, done {str(reply['done'])[:80]}"
             ) from None
 
     def _value(self, out: EnvStep) -> str:

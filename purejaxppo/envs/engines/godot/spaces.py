@@ -55,7 +55,10 @@ class Part:
                     self._array([value])
                 except BAD as error:
                     raise self._error(i, value, error) from None
-            raise WireError(f"sent agents' observations {self.name!r} that differ") from None
+            raise WireError(
+                f"sent observations {self.name!r} with different shapes. Send the same shape for "
+                f"every agent"
+            ) from None
 
     def _array(self, values: list[Any]) -> np.ndarray:
         if self.is_image:
@@ -64,7 +67,7 @@ class Part:
             numbers = np.array(values, np.float64).reshape(len(values))
             fits = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.space.n)
             if not fits.all():
-                raise ValueError(f"not a whole number from 0 to {self.space.n - 1}")
+                raise ValueError(f"not an integer from 0 to {self.space.n - 1}")
             return numbers.astype(np.int32)
         numbers = np.array(values, np.float32)  # null, which NaN arrives as, becomes NaN
         numbers = numbers.reshape(len(values), *self.space.shape)
@@ -91,18 +94,19 @@ class Part:
         return pixels.reshape(height, width, sent)[:, :, :channels]
 
     def _error(self, agent: int, value: Any, error: Exception) -> WireError:
-        there = f"of agent {agent} as {self.name!r}"
+        there = f"{self.name!r} of agent {agent}"
         if self.is_image and not isinstance(value, str):
             return WireError(
-                f"sent no image {there}, because a camera needs a display. Set env.options.show = "
-                f"true, and run the command within xvfb-run if there is no display."
+                f"sent no image for {there}: a camera needs a display. Set env.options.show = "
+                f"true. Without a display, also run the command with xvfb-run"
             )
         words = str(error) if self.is_image or isinstance(self.space, Discrete) else ""
         if isinstance(self.space, Box) and isinstance(value, list) and not self.is_image:
             size = math.prod(self.space.shape)
-            words = f"{len(value)} values in place of {size}" if len(value) != size else words
+            words = f"{len(value)} values, expected {size}" if len(value) != size else words
         return WireError(
-            f"sent an observation {there} that is not in its space: {words or str(value)[:80]}"
+            f"sent an observation {there} that does not match get_obs_space: "
+            f"{words or str(value)[:80]}"
         )
 
 
@@ -210,7 +214,9 @@ class GodotLayout:
             try:
                 values = [message[part.name] for message in obs]
             except BAD:
-                raise WireError(f"sent an observation without {part.name!r}") from None
+                raise WireError(
+                    f"sent an observation without {part.name!r}. Return it from get_obs"
+                ) from None
             yield part.read(values)
 
     def write(self, action: Any) -> list[Message]:
@@ -269,16 +275,22 @@ def layout_of(info: Message) -> GodotLayout:
     """
     missing = [key for key in ("observation_space", "action_space", "n_agents") if key not in info]
     if missing:
-        raise MakeError(f"its description has no {missing[0]}: is its plugin Godot RL Agents' own?")
+        raise MakeError(
+            f"its env_info message has no {missing[0]}. Use the plugin of Godot RL Agents."
+        )
     count = info["n_agents"]
     if not _whole(count, 1) or count > MOST_AGENTS:
-        raise MakeError(f"n_agents is {count!r}: the group AGENT should have 1 to {MOST_AGENTS:,}")
+        raise MakeError(
+            f"n_agents = {count!r}: the group AGENT must have 1 to {MOST_AGENTS:,} nodes."
+        )
     spaces = [
         _repeated(info[key], key, int(count)) for key in ("observation_space", "action_space")
     ]
     policies = info.get("agent_policy_names") or ["shared_policy"] * int(count)
     if not isinstance(policies, list) or len(policies) != count:
-        raise MakeError(f"agent_policy_names is {policies!r}, and there are {count} agents")
+        raise MakeError(
+            f"agent_policy_names = {policies!r}: it must list one name for each of {count} agents."
+        )
     policies = tuple(map(str, policies))
     numbers = [policies[:i].count(name) for i, name in enumerate(policies)]
     agents = tuple(
@@ -293,7 +305,9 @@ def _repeated(spaces: Any, key: str, count: int) -> Sequence[Mapping[str, Any]]:
     spaces = [spaces] * count if isinstance(spaces, dict) else spaces
     good = isinstance(spaces, list) and all(isinstance(s, dict) and s for s in spaces)
     if not good or len(spaces) != count:
-        raise MakeError(f"{key} does not describe each of {count} agents: {str(spaces)[:200]}")
+        raise MakeError(
+            f"{key} must list a space for each of {count} agents, got: {str(spaces)[:200]}"
+        )
     return spaces
 
 
@@ -309,8 +323,8 @@ def _observation(name: str, space: Any) -> Box | Discrete:
     sizes = size if isinstance(size, list) else [size]
     if kind not in ("box", "discrete") or not sizes or not all(_whole(n, 1) for n in sizes):
         raise MakeError(
-            f"observation {name!r} is {space!r}; it should be like "
-            f'{{"size": [4], "space": "box"}} or {{"size": 4, "space": "discrete"}}'
+            f"observation {name!r}: invalid space {space!r}. Return one from get_obs_space such as "
+            f'{{"size": [4], "space": "box"}} or {{"size": 4, "space": "discrete"}}.'
         )
     shape = tuple(map(int, sizes))
     if kind == "discrete":
@@ -320,7 +334,10 @@ def _observation(name: str, space: Any) -> Box | Discrete:
     if IMAGE not in name:
         return Box(shape)
     if len(shape) != 3:
-        raise MakeError(f"image {name!r} has size {list(shape)}; it should be [channels, h, w]")
+        raise MakeError(
+            f"observation {name!r}: invalid size {list(shape)}. An image (a name with 2d) needs "
+            f"[channels, height, width]."
+        )
     channels, height, width = shape
     return Box((height, width, channels), 0.0, 255.0, "uint8")
 
@@ -334,8 +351,8 @@ def _action(name: str, space: Any) -> Box | Discrete:
     kind, size = (space.get(key) if isinstance(space, dict) else None for key in _ACTION)
     if kind not in ("continuous", "discrete") or not _whole(size, 1):
         raise MakeError(
-            f"action {name!r} is {space!r}; it should be like "
-            f'{{"size": 2, "action_type": "continuous"}} or "discrete"'
+            f"action {name!r}: invalid space {space!r}. Return one from get_action_space like "
+            f'{{"size": 2, "action_type": "continuous"}} or {{"size": 3, "action_type": "discrete"}}'
         )
     return Discrete(int(size)) if kind == "discrete" else Box((int(size),), -1.0, 1.0)
 

@@ -74,7 +74,7 @@ class Wire:
         while (message := self.poll()) is None:
             waited = time.monotonic() - began
             if waited >= seconds:
-                raise WireError(f"did not answer within {seconds:g} s")
+                raise WireError(f"did not reply within {seconds:g} s (env.options.timeout)")
             if waited >= eager:
                 self._arrival.poll(1000 * (seconds - waited))
         return message
@@ -133,8 +133,8 @@ class Wire:
         end = 4 + int.from_bytes(self._received[:4], "little")
         if end - 4 > LARGEST_FRAME:
             raise WireError(
-                f"announced a message of {end - 4:,} bytes, more than {LARGEST_FRAME:,}: "
-                f"this is not the protocol of Godot RL Agents"
+                f"announced a message of {end - 4:,} bytes, more than {LARGEST_FRAME:,}. It does "
+                f"not use the protocol of Godot RL Agents"
             )
         if len(self._received) < end:
             return None

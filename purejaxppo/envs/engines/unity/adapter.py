@@ -32,13 +32,13 @@ from purejaxppo.envs.options import Option, with_defaults
 OPTIONS = {
     **game_env.OPTIONS,
     "max_agents": Option(
-        0, "Slots of each behaviour; 0: as many as agents in the first decision period.", low=0
+        0, "Agent slots per behaviour; 0: the agents in the first decision period.", low=0
     ),
-    "max_agents.NAME": Option(None, "Slots of the behaviour NAME.", kind=int, low=1),
+    "max_agents.NAME": Option(None, "Agent slots of the behaviour NAME.", kind=int, low=1),
     "parameters.NAME": Option(
         None,
-        "Environment parameter NAME of the game: a number, `uniform LEAST LARGEST` or `gaussian "
-        "MEAN STANDARD_DEVIATION`.",
+        "Environment parameter NAME of the game: a number, `uniform MIN MAX` or `gaussian MEAN "
+        "STD`.",
         parse=parameters.from_option,
     ),
     "port": game_env.port(5004),
@@ -46,7 +46,7 @@ OPTIONS = {
         "", "Custom side channels as file.py:Name, separated by commas.", refers="code"
     ),
     **{
-        name: Option(default, "Engine configuration, as `mlagents-learn` sends it.")
+        name: Option(default, "Engine setting of this name, as in `mlagents-learn`.")
         for name, default in (
             ("time_scale", 20.0),
             ("target_frame_rate", -1),
@@ -56,7 +56,7 @@ OPTIONS = {
             ("height", 84),
         )
     },
-    "package_version": Option("1.1.0", "Version of the trainer to report to the player."),
+    "package_version": Option("1.1.0", "Version of ML-Agents to report to the game."),
 }
 SLOTS, PARAMETERS = "max_agents.", "parameters."
 
@@ -114,8 +114,8 @@ def make(
     count = count_games(config, layout, waiting, num_envs, evaluation=evaluation)
     if spec.is_editor and count > 1:
         raise ValueError(
-            f"env.num_envs = {config.num_envs} needs {count} players, but the editor is one. Use "
-            f"env.num_envs = {config.num_envs // count}."
+            f"env.num_envs = {config.num_envs} needs {count} games, but the editor runs only one. "
+            f"Use env.num_envs = {config.num_envs // count}."
         )
     if waiting and not evaluation:  # nobody else may take it
         waiting = [waiting.pop()]
@@ -294,7 +294,7 @@ def split_options(
 
 
 FAMILY = Family(
-    about="players with ML-Agents built in: path/to/Player, or editor",
+    about="Unity builds with ML-Agents: path/to/build, or editor",
     tasks=task_names,
     make_batch=make,
     requires="grpc",

@@ -50,7 +50,9 @@ class Sensor:
         shape, png = tuple(seen.shape), seen.compression_type == PNG
         if shape != self.shape or png != self.png:
             other = Sensor(self.name, shape, png)
-            raise ProtocolError(f"changed {self} to {other}")
+            raise ProtocolError(
+                f"changed {self} to {other}. Keep the sensors of an agent the same while it runs"
+            )
         if png:
             channels = self.shape[0]
             array = images.decode(seen.compressed_data, channels, seen.compressed_channel_mapping)
@@ -59,9 +61,9 @@ class Sensor:
             if array.size == math.prod(shape):
                 return array.reshape(shape)
         if array.shape != shape:
-            older = ": package com.unity.ml-agents 3 is needed, older ones have the channels last"
+            older = ", channels last. Build it with version 3 or later of com.unity.ml-agents"
             hint = older if png and array.shape[1:] == shape[:2] else ""
-            raise ProtocolError(f"sent {array.shape} for {self}{hint}")
+            raise ProtocolError(f"sent an array of shape {array.shape} for {self}{hint}")
         return array
 
     def __str__(self) -> str:
@@ -103,14 +105,18 @@ class Behaviour:
         name = brain.brain_name
         if not sensors or any(min(sensor.shape, default=0) < 1 for sensor in sensors):
             raise ProtocolError(
-                f"has agents of behaviour {name!r} that observe nothing: {[*map(str, sensors)]}"
+                f"has agents of behaviour {name!r} without observations: {[*map(str, sensors)]}. "
+                f"Add a sensor or raise Space Size in their Behavior Parameters"
             )
         if not continuous and not branches:
-            raise ProtocolError(f"has agents of behaviour {name!r} without actions")
+            raise ProtocolError(
+                f"has agents of behaviour {name!r} without actions. Add continuous actions or "
+                f"discrete branches in their Behavior Parameters"
+            )
         if continuous < 0 or min(branches, default=1) < 1:
             raise ProtocolError(
-                f"has impossible actions of behaviour {name!r}: {continuous} continuous, discrete "
-                f"{list(branches)}"
+                f"has invalid action sizes in behaviour {name!r}: {continuous} continuous, discrete"
+                f" {list(branches)}. Correct them in the Behavior Parameters"
             )
         return cls(name, sensors, continuous, branches)
 
@@ -139,8 +145,8 @@ class Behaviour:
         """
         if len(info.observations) != len(self.sensors):
             raise ProtocolError(
-                f"sent {len(info.observations)} observations of behaviour {self.name!r} in place "
-                f"of {len(self.sensors)}"
+                f"sent {len(info.observations)} observations for an agent of behaviour "
+                f"{self.name!r}, expected {len(self.sensors)}. Give all its agents the same sensors"
             )
         seen = [sensor.read(x) for sensor, x in zip(self.sensors, info.observations, strict=True)]
         if len(seen) == 1:
@@ -159,8 +165,8 @@ class Behaviour:
             return np.ones(sum(self.branches), np.uint8)
         if forbidden.size != sum(self.branches):
             raise ProtocolError(
-                f"sent a mask of {forbidden.size} discrete actions of behaviour {self.name!r} in "
-                f"place of {sum(self.branches)}"
+                f"sent an action mask of {forbidden.size} entries for behaviour {self.name!r}, "
+                f"expected {sum(self.branches)}: one per discrete choice"
             )
         return (~forbidden).astype(np.uint8)
 

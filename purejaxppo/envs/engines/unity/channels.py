@@ -68,7 +68,9 @@ def unpack(data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
         start = at + 20
         length = struct.unpack_from("<i", data, at + 16)[0] if start <= len(data) else -1
         if not 0 <= length <= len(data) - start:
-            raise ProtocolError(f"sent side channels of {len(data)} bytes that break off at {at}")
+            raise ProtocolError(
+                f"sent truncated side channel data: {len(data)} bytes, cut off at byte {at}"
+            )
         yield uuid.UUID(bytes_le=data[at : at + 16]), data[start : start + length]
         at = start + length
 

@@ -34,8 +34,7 @@ def decode(data: bytes, channels: int, mapping: Sequence[int] = ()) -> np.ndarra
         return _mean(pixels[:3])[None]
     if len(pixels) < channels:
         raise ProtocolError(
-            f"sent an image of {len(pixels)} channels in place of {channels}, the first number of "
-            f"its shape"
+            f"sent an image of {len(pixels)} channels, but its shape declares {channels} channels"
         )
     return pixels[:channels]
 
@@ -55,7 +54,7 @@ def split(data: bytes) -> Iterator[bytes]:
             length, chunk = int.from_bytes(data[at : at + 4]), data[at + 4 : at + 8]
             at += 12 + length
             if at > len(data):
-                raise ProtocolError(f"sent a PNG that breaks off after {len(data)} bytes")
+                raise ProtocolError(f"sent a truncated PNG of {len(data)} bytes")
         yield data[start:at]
         start = at
 
@@ -74,8 +73,8 @@ def _mapped(pixels: np.ndarray, channels: int, mapping: Sequence[int]) -> np.nda
     wanted = set(range(channels))
     if len(targets) != len(pixels) or not wanted <= set(mapping) <= wanted | {-1}:
         raise ProtocolError(
-            f"sent an image of {len(pixels)} channels with the mapping {list(mapping)} to "
-            f"{channels}"
+            f"sent an image of {len(pixels)} channels with an invalid mapping {list(mapping)} to "
+            f"{channels} channels"
         )
     return np.stack([_mean(pixels[targets == i]) for i in range(channels)])
 

@@ -192,6 +192,6 @@ def check_version(theirs: str) -> None:
     """Raises ProtocolError if a player's protocol is of another major version."""
     if theirs.partition(".")[0] != PROTOCOL.partition(".")[0]:
         raise ProtocolError(
-            f"speaks version {theirs!r} of ML-Agents' protocol, and this is version {PROTOCOL}: "
-            f"build the player with version 2 or later of Unity's package com.unity.ml-agents"
+            f"uses version {theirs!r} of the ML-Agents protocol, but {PROTOCOL} is required. Build "
+            f"it with version 2 or later of Unity's package com.unity.ml-agents"
         )

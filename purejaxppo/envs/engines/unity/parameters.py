@@ -62,13 +62,13 @@ def parse(where: str, value: Any) -> Parameter:
         return Parameter(CONSTANT, numbers)
     if kind not in SAMPLERS or len(numbers) != 2 or not fine:
         raise ValueError(
-            f"{where} = {value!r} should be a number, 'uniform LEAST LARGEST' or 'gaussian MEAN "
-            f"STANDARD_DEVIATION'"
+            f"{where} = {value!r}: invalid parameter. Use a number, 'uniform MIN MAX' or 'gaussian "
+            f"MEAN STD'."
         )
     if kind == UNIFORM and numbers[0] > numbers[1]:
-        raise ValueError(f"{where} = {value!r}: the least number comes first")
+        raise ValueError(f"{where} = {value!r}: MIN is larger than MAX. Use 'uniform MIN MAX'.")
     if kind == GAUSSIAN and numbers[1] < 0:
-        raise ValueError(f"{where} = {value!r}: a standard deviation is at least 0")
+        raise ValueError(f"{where} = {value!r}: STD is negative. Use 0 or more.")
     return Parameter(kind, numbers)
 
 
@@ -88,8 +88,8 @@ def varied(
     for name in start:
         if name in given:
             raise ValueError(
-                f"env.curriculum.{name} and env.options.parameters.{name} both set the parameter: "
-                f"leave one off"
+                f"env.curriculum.{name} and env.options.parameters.{name} both set the parameter. "
+                f"Remove one of them."
             )
         _check_name(f"env.curriculum.{name}", name)
     found = {**given, **{name: Parameter(CONSTANT, (value,)) for name, value in start.items()}}
@@ -97,13 +97,17 @@ def varied(
         where = f"env.randomize.{name}"
         if name not in found:
             raise ValueError(
-                f"{where}: its value in Unity is not known here: give it as "
-                f"env.options.parameters.{name}"
+                f"{where}: the value to vary is missing. Set env.options.parameters.{name}, too."
             )
         if found[name].kind != CONSTANT:
-            raise ValueError(f"{where}: env.options.parameters.{name} is drawn already")
+            raise ValueError(
+                f"{where}: env.options.parameters.{name} is random already. Remove one of them."
+            )
         if abs(found[name].numbers[0]) * (1 + spread) > LARGEST:
-            raise ValueError(f"{where}: {found[name].numbers[0]:g} x {1 + spread:g} is too large")
+            raise ValueError(
+                f"{where}: {found[name].numbers[0]:g} x {1 + spread:g} is too large for float32. "
+                f"Use a smaller value."
+            )
         found[name] = replace(found[name], spread=spread)
     return found
 
@@ -120,7 +124,7 @@ def from_option(where: str, value: Any) -> Parameter:
 
 def _check_name(where: str, name: str) -> None:
     if not name.isascii() or not name:
-        raise ValueError(f"{where}: a parameter of Unity has a name in ASCII")
+        raise ValueError(f"{where}: the name of a Unity parameter must be ASCII and not empty.")
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:
@@ -131,5 +135,5 @@ def finite(values: Mapping[str, float]) -> dict[str, float]:
     """
     for name, value in values.items():
         if not math.isfinite(value):
-            raise ValueError(f"env.curriculum.{name} gives {value}: it should be a number")
+            raise ValueError(f"env.curriculum.{name} returned {value}. Return a finite number.")
     return dict(values)

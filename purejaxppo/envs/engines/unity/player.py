@@ -81,8 +81,8 @@ def executable(path: str) -> str:
         if file.is_file():
             return runnable(file)
     raise MakeError(
-        f"env.name: {path} not found in {Path.cwd()}. Name the executable of a player that Unity "
-        f"has built, or unity/{EDITOR}."
+        f"env.name: {path} not found in {Path.cwd()}. Use the executable of a Unity build "
+        f"(unity/PATH), or unity/{EDITOR}."
     )
 
 
@@ -122,10 +122,10 @@ class Player:
 
     def _start(self, number: int) -> GameHandle:
         if self.spec.is_editor:
-            notice.warning("waiting %g s: press Play in Unity's editor", self.spec.timeout)
+            notice.warning("Press Play in Unity's editor within %g s.", self.spec.timeout)
             return GameHandle("the editor")
         command = self.spec.command(self._server.port)
-        return GameProcess(f"player {number}", command, new_folder())
+        return GameProcess(f"game {number}", command, new_folder())
 
     def connect(self) -> None:
         """Waits for its first message, and answers; does nothing if that was done before.
@@ -137,7 +137,7 @@ class Player:
             return
         output = self._output("connect")
         if not output.HasField("rl_initialization_output"):
-            raise self.error("did not name itself first, as a player of ML-Agents does")
+            raise self.error("did not send the first message of ML-Agents when it connected")
         there = output.rl_initialization_output
         with self.named():
             messages.check_version(there.communication_version)
@@ -226,7 +226,7 @@ class Player:
         except Gone:
             raise self.engine.death(doing) from None
         if message.header.status != messages.OK:
-            raise self.error(f"said with status {message.header.status} that it ends")
+            raise self.error(f"reported that it quits, with status {message.header.status}")
         return message.unity_output
 
     def _reply(self, message: Message) -> None:
@@ -262,5 +262,8 @@ def own_channels(names: str) -> dict[uuid.UUID, SideChannel]:
         try:
             own[uuid.UUID(str(channel.id))] = channel
         except (AttributeError, ValueError) as error:
-            raise references.LoadError(f"{where}: the id of {name} is not a UUID") from error
+            raise references.LoadError(
+                f"{where}: the attribute id of {name} is not a UUID. Copy it from the side channel "
+                f"in Unity."
+            ) from error
     return own

@@ -145,7 +145,10 @@ class Players:
         _read(player, world, output)
         while not (world.asked.any() or world.waiting):
             if time.monotonic() > deadline:
-                raise player.error(f"had no agent that asked within {self.spec.timeout:g} s")
+                raise player.error(
+                    f"had no agent that requested a decision within {self.spec.timeout:g} s. Check "
+                    f"that its agents have a Decision Requester"
+                )
             player.send(world.reply())
             _read(player, world, player.receive())
 
@@ -199,8 +202,12 @@ def probe(player: Player, asked: Mapping[str, int]) -> UnityLayout:
             if late or not pending or count >= MOST_MESSAGES:
                 break
         elif late:
-            what = f"agents of behaviour {missing[0]!r}" if missing else "agents that asked"
-            there = f"; it has {', '.join(found)}" if found else ""
+            what = (
+                f"agents of behaviour {missing[0]!r}"
+                if missing
+                else "agents that requested a decision"
+            )
+            there = f". Its behaviours: {', '.join(found)}" if found else ""
             raise player.error(f"had no {what} within {player.spec.timeout:g} s{there}")
         player.send(_idle(output, found))
         player.first = None  # the next episode begins with a reset
@@ -266,7 +273,9 @@ def _find(player: Player, output: Message, found: dict[str, Census]) -> None:
         infos = output.agentInfos[name].value
         if name not in found and infos:
             if name not in player.brains:
-                raise ProtocolError(f"has agents of behaviour {name!r}, which it did not describe")
+                raise ProtocolError(
+                    f"sent agents of behaviour {name!r} without a description of the behaviour"
+                )
             found[name] = Census(Behaviour.of(player.brains[name], infos[0]))
         if infos:
             found[name].add(infos)

@@ -106,7 +106,9 @@ class Server:
         with self._lock:
             self._player = self._player or context.peer()
         if context.peer() != self._player:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "another player is connected")
+            context.abort(
+                grpc.StatusCode.UNAVAILABLE, "another game is already connected to this port"
+            )
         self._messages.put(message)
         answer = self._answers.get()
         if answer is None:

@@ -113,7 +113,9 @@ class UnityWorld:
         asks = [(name, info) for name, info in infos if not info.done]
         self.asking = [Asking(name, info.id, info) for name, info in asks]
         if len(infos) != len({(info.id, info.done) for _, info in infos}):
-            raise ProtocolError("sent two ends or two requests of one agent in a message")
+            raise ProtocolError(
+                "sent two episode ends or two decision requests of one agent in one message"
+            )
         for name, info in ends:
             self._continue(name, info)
         for name, info in asks:
@@ -127,8 +129,8 @@ class UnityWorld:
         """A behaviour's agents in a message."""
         if name not in self.layout.names:
             raise SlotsError(
-                f"has agents of behaviour {name!r}, which appeared after the first decisions. Use "
-                f"--env.options max_agents.{name.partition('?')[0]} N for N slots"
+                f"has agents of behaviour {name!r}, which appeared after the first decisions. Set "
+                f"their number: --env.options max_agents.{name.partition('?')[0]} N"
             )
         yield from output.agentInfos[name].value
 
@@ -176,8 +178,8 @@ class UnityWorld:
         )
         if not free:
             raise SlotsError(
-                f"has more than {len(slots)} agents of behaviour {name!r} at once: set "
-                f"env.options.max_agents higher"
+                f"has more than {len(slots)} agents of behaviour {name!r} at the same time. Raise "
+                f"env.options.max_agents"
             )
         ended, _, slot = free[0]
         self.slot_of[info.id], self.owner[slot] = slot, info.id
