@@ -352,7 +352,7 @@ def _action(name: str, space: Any) -> Box | Discrete:
     if kind not in ("continuous", "discrete") or not _whole(size, 1):
         raise MakeError(
             f"action {name!r}: invalid space {space!r}. Return one from get_action_space like "
-            f'{{"size": 2, "action_type": "continuous"}} or {{"size": 3, "action_type": "discrete"}}'
+            f'{{"size": 2, "action_type": "continuous"}}; "discrete" is the other type'
         )
     return Discrete(int(size)) if kind == "discrete" else Box((int(size),), -1.0, 1.0)
 
