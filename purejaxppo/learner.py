@@ -82,8 +82,8 @@ class Parts(NamedTuple):
     """An intrinsic reward."""
     symmetry: Symmetry
     """Mirror images of rows, and a penalty on asymmetry."""
-    terms: AuxiliaryLosses
-    """Users' own terms of the loss."""
+    auxiliary_losses: AuxiliaryLosses
+    """Auxiliary losses."""
     start: StartRollout
     """State that a rollout begins with."""
     collect: Collect
@@ -99,7 +99,12 @@ class Parts(NamedTuple):
     def metric_names(self) -> tuple[str, ...]:
         """Names of the columns of metrics.csv that the extras of `Metrics` fill."""
         optimizer = optimizers.metric_names(self.config.ppo)
-        return (*self.bonus.figures, *self.critic.metrics, *self.terms.figures, *optimizer)
+        return (
+            *self.bonus.figures,
+            *self.critic.metrics,
+            *self.auxiliary_losses.metric_names,
+            *optimizer,
+        )
 
 
 def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
@@ -283,7 +288,7 @@ def make_batch(
         advantage=advantage,
         valid=rows.valid,
         absent=rows.absent,
-        extra=parts.terms.stored(parts.storage, rollout),
+        extra=parts.auxiliary_losses.rows_to_store(parts.storage, rollout),
     )
     return parts.layout.split(batch)._replace(carry=out.carries)
 
@@ -322,7 +327,7 @@ def evaluate_minibatch(
         entropy=parts.policy.distribution.entropy(out.dist_params),
         value_loss=parts.critic.loss(out.critic, rows.value, rows.target, stats, hp),
         penalty=parts.symmetry.penalty(forward, rows, out.dist_params, hp),
-        terms=parts.terms.losses(params, out, rows, agent.obs_stats),
+        auxiliary_losses=parts.auxiliary_losses.losses(params, out, rows, agent.obs_stats),
     )
 
 

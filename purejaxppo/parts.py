@@ -85,7 +85,7 @@ def make_parts(
         critic=critics.make(settings),
         bonus=intrinsic.make(config, replace(env.spec, observation=policy.network_input)),
         symmetry=symmetry.make(config, env.spec, policy.distribution),
-        terms=policy.terms,
+        auxiliary_losses=policy.auxiliary_losses,
         start=start_rollout(config, env, policy.network.initial_carry),
         collect=rollout.collect,
         advantages=make_advantages(settings, env.spec, policy.distribution),

@@ -27,8 +27,8 @@ EVALUATIONS = 0x6576616C
 """Evaluations of a run, from its key."""
 EVALUATE = 0x65706973
 """Draws of `evaluate`, from its seed's key, from which a run draws, too."""
-TERMS = 0x7465726D
-"""Initial parameters of users' own terms of the loss, from the network's first key."""
+AUXILIARY_LOSSES = 0x7465726D
+"""Initial parameters of auxiliary losses, from the network's first key."""
 VARIATION = 0x76617279
 """Parameters of a randomized episode, from its reset's key, so that the start stays the same."""
 CUSTOM_VARIATION = 0x76617230

@@ -417,7 +417,7 @@ def test_bonus_and_terms_do_not_read_the_next_episodes_first_observation(kind, m
         batch = learner.make_batch(parts, state.agent, given, rows.reward, hp, state.value_stats)
         batch = learner.read_minibatch(parts, given.obs_buffer, batch)
         evaluate = parts, state.agent, state.value_stats, hp, state.agent.params, batch
-        found = learner.evaluate_minibatch(*evaluate).terms
+        found = learner.evaluate_minibatch(*evaluate).auxiliary_losses
         return learner.add_bonus(parts, state, given, rows.reward, hp, keys), found
 
     bonus, found = learned(rows.obs, ends)

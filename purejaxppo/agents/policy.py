@@ -58,8 +58,8 @@ class Policy:
         network = make_networks(
             spec, self.network_input, config.network, critic.num_outputs, critic.gain
         )
-        self.terms = auxiliary_losses.make(config.ppo, network, self)
-        self.network = auxiliary_losses.attach(self.terms, network)
+        self.auxiliary_losses = auxiliary_losses.make(config.ppo, network, self)
+        self.network = auxiliary_losses.add_params(self.auxiliary_losses, network)
         self.recurrent = config.network.rnn != "none"
 
     def init(self, key: Key) -> AgentState:

@@ -36,8 +36,8 @@ class MinibatchOutputs(NamedTuple):
     log_prob: Array  # [B, (L)] of the stored actions
     entropy: Array  # [B, (L)]
     value_loss: Array  # [B, (L)]
-    penalty: Scalar = 0.0  # [B, (L)] further term of the loss
-    terms: Tree = ()  # [B, (L)] each, by name: users' own terms, in the order of hp.term_coefs
+    penalty: Scalar = 0.0  # [B, (L)] additional loss
+    auxiliary_losses: Tree = ()  # [B, (L)] each, by name, in the order of hp.term_coefs
 
 
 def ppo_loss(
@@ -73,9 +73,9 @@ def ppo_loss(
     policy = objective(log_ratio, batch.advantage, hp)
     value = outputs.value_loss
     total = policy + hp.vf_coef * value - hp.ent_coef * outputs.entropy + outputs.penalty
-    own = dict(outputs.terms)
-    for coef, term in zip(hp.term_coefs, own.values(), strict=True):
-        total = total + coef * term
+    auxiliary = dict(outputs.auxiliary_losses)
+    for coef, auxiliary_loss in zip(hp.term_coefs, auxiliary.values(), strict=True):
+        total = total + coef * auxiliary_loss
     loss, policy, value, entropy = (
         jnp.sum(x, where=batch.valid) for x in (total, policy, value, outputs.entropy)
     )
@@ -84,7 +84,7 @@ def ppo_loss(
         copies * jnp.sum(x, where=valid)
         for x in (losses.approx_kl(acted), losses.clipfrac(acted, hp.clip_eps))
     )
-    unknown = jnp.zeros(())  # here; `gradient_step` fills these in
+    unknown = jnp.zeros(())  # `gradient_step` replaces these
     return loss, Losses(
         policy_loss=policy,
         value_loss=value,
@@ -94,7 +94,7 @@ def ppo_loss(
         grad_norm=unknown,
         epochs=unknown,
         skipped=unknown,
-        terms={name: jnp.sum(x, where=batch.valid) for name, x in own.items()},
+        terms={name: jnp.sum(x, where=batch.valid) for name, x in auxiliary.items()},
     )
 
 

@@ -32,9 +32,13 @@ def trained(config, updates=1):
 def test_auxiliary_losses_by_hand():
     names = f"{FILE}:small_features", examples.predict_reward, f"{FILE}:next_position"
     config = config_of(*names, **{"ppo.normalize_obs": True})
-    made = make_parts(config).terms
+    made = make_parts(config).auxiliary_losses
     assert made.rows == ("next_obs", "reward")
-    assert made.figures == ("losses/small_features", "losses/reward_error", "losses/next_position")
+    assert made.metric_names == (
+        "losses/small_features",
+        "losses/reward_error",
+        "losses/next_position",
+    )
     two = jnp.array([1.0, 2.0])
     batch = Batch(*[two] * len(Batch._fields))._replace(
         obs=two[:, None],
@@ -50,9 +54,13 @@ def test_auxiliary_losses_by_hand():
     np.testing.assert_allclose(found["reward_error"], [3.5**2, 3.5**2])
     np.testing.assert_allclose(found["next_position"], [(2 - 2) ** 2, (1 - 3) ** 2], atol=1e-5)
     # The next row of the second one is of another episode: only the third term reads it.
-    ends = batch._replace(extra=batch.extra | {auxiliary_losses.FOLLOWED: jnp.array([True, False])})
+    ends = batch._replace(
+        extra=batch.extra | {auxiliary_losses.HAS_NEXT_OBS: jnp.array([True, False])}
+    )
     assert made.losses(params, outputs, ends, stats)["next_position"].tolist() == [0, 0]
-    ends = batch._replace(extra=batch.extra | {auxiliary_losses.FOLLOWED: jnp.array([False, True])})
+    ends = batch._replace(
+        extra=batch.extra | {auxiliary_losses.HAS_NEXT_OBS: jnp.array([False, True])}
+    )
     found = made.losses(params, outputs, ends, stats)
     np.testing.assert_allclose(found["next_position"], [0, (1 - 3) ** 2], atol=1e-5)
     np.testing.assert_allclose(found["small_features"], [5.0, 2.0])
@@ -90,7 +98,7 @@ def test_next_obs_is_the_true_last_observation_at_the_end_of_an_episode():
     parts = make_parts(config)
     state = learner.init_state(parts, jax.random.key(0), 0)
     rollout = learner.collect(parts, state.agent, state.rollout, jax.random.key(2), 0.0)
-    rows, stored = rollout.transitions, parts.terms.stored(parts.storage, rollout)
+    rows, stored = rollout.transitions, parts.auxiliary_losses.rows_to_store(parts.storage, rollout)
     moved = np.asarray(stored["next_obs"] - rows.obs)[..., 0]
     valid = np.asarray(rows.valid)
     assert (~valid).any()
@@ -173,8 +181,8 @@ def test_rows_that_no_auxiliary_loss_uses_are_not_stored():
 
 
 WRONG = [
-    ([f"{FILE}:asks_too_late"], r"line \d+ .* rows has no 'reward'; ask for it with rows = "),
-    ([f"{FILE}:asks_for_the_weather"], "unknown rows 'weather'. It can name next_obs, reward"),
+    ([f"{FILE}:asks_too_late"], r"line \d+ .* rows has no 'reward'. Request it with rows = "),
+    ([f"{FILE}:asks_for_the_weather"], "unknown rows 'weather'. Use next_obs, reward"),
     ([f"{FILE}:gives_a_mean"], r"gives float32 \[\] and not float32 \[4\]"),
     ([f"{FILE}:plain_gradient"], r"takes \(log_ratio, advantage, hp\), and is called with \(outp"),
     ([f"{FILE}:small_features"] * 2, "each with a different name"),
@@ -201,5 +209,5 @@ def test_an_invalid_auxiliary_loss_gets_a_one_sentence_error(own, message):
 @pytest.mark.toy
 def test_without_auxiliary_losses_nothing_is_added():
     parts = make_parts(config_of())
-    assert parts.terms is auxiliary_losses.NONE
+    assert parts.auxiliary_losses is auxiliary_losses.NONE
     assert make_hyperparams(parts.config).term_coefs == ()

@@ -1,9 +1,10 @@
-"""Users' own terms of the loss, beside PPO's: each with a coefficient, rows, parameters, a metric.
+"""Auxiliary losses (`ppo.terms`): custom losses added to PPO's, each with its own coefficient.
 
-A term is a function (outputs, rows) -> [B], or an `AuxiliaryLoss`. `outputs` are the network's for
-a minibatch (`types.Outputs`): `features` [B, F], `dist_params` [B, P], `critic` [B, K]. `rows` are
-the minibatch's: `obs` (as the network sees it), `action`, `log_prob`, `value`, `target`,
-`advantage`, `valid`, and those that the term asks for. Sums are over valid rows.
+An auxiliary loss is a function (outputs, rows) -> [B], or an `AuxiliaryLoss`. `outputs` are the
+network's outputs for a minibatch (`types.Outputs`): `features` [B, F], `dist_params` [B, P],
+`critic` [B, K]. `rows` are the rows of the minibatch: `obs` (as the network gets it), `action`,
+`log_prob`, `value`, `target`, `advantage`, `valid`, and the optional rows that it requests. The
+mean over valid rows is multiplied by the coefficient, and logged as a metric.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,37 +23,37 @@ from purejaxppo.aliases import Action, Array, Key, Obs, Params
 from purejaxppo.config import extensions, tracing
 from purejaxppo.config.references import CodeRef
 from purejaxppo.config.schema import PPOConfig
-from purejaxppo.streams import TERMS, stream
+from purejaxppo.streams import AUXILIARY_LOSSES, stream
 from purejaxppo.types import Batch, Losses, Outputs, Rollout, RunningStats
 
 if TYPE_CHECKING:
     from purejaxppo.agents.policy import Policy
 
-ASKED = ("next_obs", "reward", "terminated", "truncated")
-"""Rows that are stored for terms that name them. `next_obs` is the true last observation where
-an episode ends; `reward` is the environment's. Losses with `next_obs` are 0 where it is
-unknown (`EnvStep.at_once`), and their `valid` is False there."""
-FOLLOWED = "followed"
-"""The rows of `decisions.has_next_obs`, stored where `next_obs` may be unknown."""
-GIVEN = ("obs", "action", "log_prob", "value", "target", "advantage", "valid")
-"""Rows that every term has."""
+OPTIONAL_ROWS = ("next_obs", "reward", "terminated", "truncated")
+"""Rows that are stored on request. `next_obs` is the true last observation where an episode ends.
+`reward` is the environment's. Where `next_obs` is unknown (`EnvStep.at_once`), a loss that uses it
+is 0, and its `valid` is False."""
+HAS_NEXT_OBS = "has_next_obs"
+"""Name of the rows of `decisions.has_next_obs`, stored where `next_obs` may be unknown."""
+COMMON_ROWS = ("obs", "action", "log_prob", "value", "target", "advantage", "valid")
+"""Rows that every auxiliary loss gets."""
 PARAMS = "terms"
-"""The entry of an agent's parameters that holds those of terms."""
-MOST = 32
-"""Largest number of terms."""
+"""Entry of an agent's parameters with the parameters of auxiliary losses."""
+MAX_LOSSES = 32
+"""Largest number of auxiliary losses."""
 
 
 class AuxiliaryLoss(NamedTuple):
-    """A term of the loss."""
+    """An auxiliary loss."""
 
     loss: Callable[..., Array]
-    """(outputs, rows) -> [B] or, with `init`, (params, outputs, rows) -> [B]."""
+    """(outputs, rows) -> [B]; with `init`: (params, outputs, rows) -> [B]."""
     rows: tuple[str, ...] = ()
-    """Names of the rows to store for it, of `ASKED`."""
+    """Names of the optional rows it uses, from `OPTIONAL_ROWS`."""
     init: Callable[[Key, Outputs, Any], Params] | None = None
-    """(key, outputs, rows) -> parameters, which are trained with the agent's."""
+    """(key, outputs, rows) -> parameters, trained together with the agent's."""
     name: str = ""
-    """Name of its metric, losses/NAME; empty: that of the function."""
+    """Name of its metric, losses/NAME. Default: name of the function."""
 
 
 Term = AuxiliaryLoss
@@ -60,114 +61,122 @@ Term = AuxiliaryLoss
 
 
 class Rows:
-    """Rows of a minibatch by name, [B, ...]; AttributeError for those not asked for."""
+    """Rows of a minibatch by name, [B, ...]. AttributeError for other names."""
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
-        """Holds the arrays."""
+        """Store the arrays."""
         self._arrays = arrays
 
     def __getattr__(self, name: str) -> Any:
         if name in self._arrays:
             return self._arrays[name]
-        hint = f"ask for it with rows = ({name!r},)" if name in ASKED else f"there are {GIVEN}"
-        raise AttributeError(f"rows has no {name!r}; {hint}")
+        if name in OPTIONAL_ROWS:
+            hint = f"Request it with rows = ({name!r},)."
+        else:
+            hint = f"Rows: {', '.join(self._arrays)}."
+        raise AttributeError(f"rows has no {name!r}. {hint}")
 
 
 class AuxiliaryLosses(NamedTuple):
-    """All terms of a loss."""
+    """All auxiliary losses of a run."""
 
     rows: tuple[str, ...]
-    """Names of the rows that they ask for."""
+    """Names of the optional rows they use."""
     losses: Callable[[Params, Outputs, Batch, RunningStats], dict[str, Array]]
-    """(agent's parameters, outputs, batch, statistics of observations) -> [B, (L)] by name."""
+    """(agent's params, outputs, batch, observation statistics) -> losses [B, (L)] by name."""
     init: Callable[[Key], Params]
-    """key -> the agent's parameters besides its network's, {} if there are none."""
-    figures: tuple[str, ...] = ()
-    """The dashboard's names of the terms' means."""
+    """key -> parameters, to be added to those of the network; {} without any."""
+    metric_names: tuple[str, ...] = ()
+    """Names of the metrics, their means."""
 
-    def stored(self, storage: ObsStorage, rollout: Rollout) -> dict[str, Any]:
-        """The rows [T, N, ...] of a rollout that terms ask for, by name."""
+    def rows_to_store(self, storage: ObsStorage, rollout: Rollout) -> dict[str, Any]:
+        """Return the optional rows [T, N, ...] of a rollout, by name."""
         transitions = rollout.transitions._asdict()
-        found = {name: transitions[name] for name in self.rows if name != "next_obs"}
+        rows = {name: transitions[name] for name in self.rows if name != "next_obs"}
         if "next_obs" in self.rows:
-            found["next_obs"] = before_and_after(storage, rollout)[1]
+            rows["next_obs"] = before_and_after(storage, rollout)[1]
             if rollout.transitions.at_once is not None:
-                found[FOLLOWED] = has_next_obs(rollout.transitions)
-        return found
+                rows[HAS_NEXT_OBS] = has_next_obs(rollout.transitions)
+        return rows
 
 
 NONE = AuxiliaryLosses((), lambda params, outputs, batch, stats: {}, lambda key: {})
-"""No terms."""
+"""No auxiliary losses."""
 
 
 def make(config: PPOConfig, network: Network, policy: "Policy") -> AuxiliaryLosses:
-    """The terms that a config names, checked by tracing.
+    """Return the auxiliary losses of the config, checked by tracing.
 
     Raises:
-        ValueError: one cannot be loaded, is no term, or does not give a number per row.
+        ValueError: one cannot be loaded, has an invalid type, or does not return one number per
+            row.
     """
     if not config.terms:
         return NONE
-    terms = [as_term(value) for value in config.terms]
-    names = [term.name for term in terms]
-    if len(set(names)) < len(names) or set(names) & set(Losses._fields) or len(names) > MOST:
+    entries = [as_auxiliary_loss(value) for value in config.terms]
+    names = [entry.name for entry in entries]
+    if len(set(names)) < len(names) or set(names) & set(Losses._fields) or len(names) > MAX_LOSSES:
         raise ValueError(
-            f"ppo.terms: their metrics are losses/{', losses/'.join(names)}. Give at most {MOST} "
-            f"terms, each with a different name, not {', '.join(Losses._fields)}."
+            f"ppo.terms: invalid names {', '.join(names)}. Use at most {MAX_LOSSES} entries, each "
+            f"with a different name, other than {', '.join(Losses._fields)}."
         )
-    asked = tuple(sorted({name for term in terms for name in term.rows}))
+    stored_rows = tuple(sorted({name for entry in entries for name in entry.rows}))
     outputs, arrays = example(policy.network_input, network, policy.distribution)
-    made = {
-        term.name: initializer(term, f"ppo.terms = {text}", outputs, shown(arrays, term))
-        for term, text in zip(terms, config.terms, strict=True)
+    inits = {
+        entry.name: checked_init(entry, f"ppo.terms = {text}", outputs, rows_of(arrays, entry))
+        for entry, text in zip(entries, config.terms, strict=True)
     }
-    with_params = {name: init for name, init in made.items() if init}
+    with_params = {name: init for name, init in inits.items() if init}
 
     def losses(
         params: Params, outputs: Outputs, batch: Batch, stats: RunningStats
     ) -> dict[str, Array]:
-        return evaluate(terms, params, outputs, batch, partial(policy.normalize_obs, stats))
+        return evaluate(entries, params, outputs, batch, partial(policy.normalize_obs, stats))
 
     def init(key: Key) -> Params:
         keys = jax.random.split(key, max(len(with_params), 1))
-        own = {name: f(k) for (name, f), k in zip(with_params.items(), keys, strict=False)}
-        return {PARAMS: own} if own else {}
+        params = {name: f(k) for (name, f), k in zip(with_params.items(), keys, strict=False)}
+        return {PARAMS: params} if params else {}
 
-    return AuxiliaryLosses(asked, losses, init, tuple(f"losses/{name}" for name in names))
+    return AuxiliaryLosses(stored_rows, losses, init, tuple(f"losses/{name}" for name in names))
 
 
-def attach(terms: AuxiliaryLosses, network: Network) -> Network:
-    """The network, with the terms' parameters beside its own."""
-    if terms is NONE:
+def add_params(losses: AuxiliaryLosses, network: Network) -> Network:
+    """Return the network with the parameters of the auxiliary losses next to its own."""
+    if losses is NONE:
         return network
-    return network._replace(init=lambda key: network.init(key) | terms.init(stream(key, TERMS)))
+    return network._replace(
+        init=lambda key: network.init(key) | losses.init(stream(key, AUXILIARY_LOSSES))
+    )
 
 
-def as_term(value: str | CodeRef) -> AuxiliaryLoss:
-    """Return an entry of `ppo.terms` as a named `AuxiliaryLoss`, with a function's rows and init.
+def as_auxiliary_loss(value: str | CodeRef) -> AuxiliaryLoss:
+    """Return an entry of `ppo.terms` as an `AuxiliaryLoss` with a name.
+
+    A function may have attributes `rows` and `init`.
 
     Raises:
-        ValueError: it cannot be loaded, is not a term, or names unknown rows.
+        ValueError: it cannot be loaded, has an invalid type, or names unknown rows.
     """
-    found, where = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
-    if not isinstance(found, AuxiliaryLoss):
-        rows = getattr(found, "rows", ())
-        found = AuxiliaryLoss(found, (rows,) if isinstance(rows, str) else tuple(rows))
-        found = found._replace(init=getattr(found.loss, "init", None))
-    unknown = [name for name in found.rows if name not in ASKED]
+    loss, where = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
+    if not isinstance(loss, AuxiliaryLoss):
+        rows = getattr(loss, "rows", ())
+        loss = AuxiliaryLoss(loss, (rows,) if isinstance(rows, str) else tuple(rows))
+        loss = loss._replace(init=getattr(loss.loss, "init", None))
+    unknown = [name for name in loss.rows if name not in OPTIONAL_ROWS]
     if unknown:
         raise ValueError(
-            f"{where}: unknown rows {unknown[0]!r}. It can name {', '.join(ASKED)}, and always has "
-            f"{', '.join(GIVEN)}."
+            f"{where}: unknown rows {unknown[0]!r}. Use {', '.join(OPTIONAL_ROWS)}. Always "
+            f"available: {', '.join(COMMON_ROWS)}."
         )
-    name = found.name or getattr(found.loss, "__name__", type(found.loss).__name__)
-    return found._replace(name=name)
+    name = loss.name or getattr(loss.loss, "__name__", type(loss.loss).__name__)
+    return loss._replace(name=name)
 
 
 def example(
     observation: spaces.Space, network: Network, distribution: Distribution, size: int = 4
 ) -> tuple[Outputs, dict[str, Any]]:
-    """Shapes of the outputs and of all rows of a minibatch of `size`."""
+    """Return the shapes of the outputs and of all rows of a minibatch of `size`."""
     key = jax.random.key(0)
 
     def run(key: Key) -> tuple[Outputs, Obs, Action]:
@@ -183,31 +192,37 @@ def example(
     return outputs, {**arrays, **flags, "obs": obs, "next_obs": obs, "action": action}
 
 
-def shown(arrays: Mapping[str, Any], term: AuxiliaryLoss) -> dict[str, Any]:
-    """The rows that a term sees."""
-    return {name: arrays[name] for name in (*GIVEN, *term.rows)}
+def rows_of(arrays: Mapping[str, Any], entry: AuxiliaryLoss) -> dict[str, Any]:
+    """Return the rows that an auxiliary loss gets."""
+    return {name: arrays[name] for name in (*COMMON_ROWS, *entry.rows)}
 
 
-def initializer(
-    term: AuxiliaryLoss, where: str, outputs: Outputs, arrays: Mapping[str, Any]
+def checked_init(
+    entry: AuxiliaryLoss, where: str, outputs: Outputs, arrays: Mapping[str, Any]
 ) -> Any:
-    """A function, key -> a term's parameters, None if it has none; checks the term.
+    """Check an auxiliary loss and return its function, key -> parameters; None without parameters.
+
+    Args:
+        entry: the auxiliary loss.
+        where: config field and value, for errors.
+        outputs: shapes of the network's outputs.
+        arrays: shapes of the rows.
 
     Raises:
-        ValueError: `init` or `loss` cannot be traced, or does not give a number per row.
+        ValueError: `init` or `loss` cannot be traced, or does not return one number per row.
     """
     number = tracing.rows(*arrays["valid"].shape)
 
     def loss(*args: Any) -> Any:
-        return term.loss(*args[:-1], Rows(args[-1]))
+        return entry.loss(*args[:-1], Rows(args[-1]))
 
-    if term.init is None:
-        tracing.check_arguments(term.loss, where, "(outputs, rows)", 2)
+    if entry.init is None:
+        tracing.check_arguments(entry.loss, where, "(outputs, rows)", 2)
         tracing.check(loss, where, "(outputs, rows)", outputs, arrays, gives=number)
         return None
-    init, signature = term.init, "(params, outputs, rows)"
+    init, signature = entry.init, "(params, outputs, rows)"
     tracing.check_arguments(init, f"{where}: init", "(key, outputs, rows)", 3)
-    tracing.check_arguments(term.loss, where, signature, 3)
+    tracing.check_arguments(entry.loss, where, signature, 3)
 
     def parameters(key: Key) -> Params:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (outputs, dict(arrays)))
@@ -219,13 +234,21 @@ def initializer(
 
 
 def evaluate(
-    terms: list[AuxiliaryLoss],
+    entries: list[AuxiliaryLoss],
     params: Params,
     outputs: Outputs,
     batch: Batch,
     normalize: Callable[[Obs], Obs],
 ) -> dict[str, Array]:
-    """Each term's loss of a minibatch's rows [B, (L)], by name; sequences are rows, too."""
+    """Return each auxiliary loss of a minibatch, [B, (L)], by name.
+
+    Args:
+        entries: the auxiliary losses.
+        params: of the agent.
+        outputs: of the network.
+        batch: rows [B, (L)]; the steps of sequences are passed on as separate rows.
+        normalize: observations -> normalised observations.
+    """
     shape = batch.valid.shape
 
     def flat(tree: Any) -> Any:
@@ -235,11 +258,11 @@ def evaluate(
     if "next_obs" in batch.extra:
         arrays["next_obs"] = normalize(batch.extra["next_obs"])
     outputs = flat(outputs._replace(carry=()))
-    found = {}
-    for term in terms:
-        given = (params[PARAMS][term.name],) if term.init else ()
-        is_known = arrays.get(FOLLOWED) if "next_obs" in term.rows else None
+    losses = {}
+    for entry in entries:
+        own_params = (params[PARAMS][entry.name],) if entry.init else ()
+        is_known = arrays.get(HAS_NEXT_OBS) if "next_obs" in entry.rows else None
         rows = arrays if is_known is None else {**arrays, "valid": is_known}
-        loss = term.loss(*given, outputs, Rows(flat(shown(rows, term)))).reshape(shape)
-        found[term.name] = loss if is_known is None else jnp.where(is_known, loss, 0.0)
-    return found
+        loss = entry.loss(*own_params, outputs, Rows(flat(rows_of(rows, entry)))).reshape(shape)
+        losses[entry.name] = loss if is_known is None else jnp.where(is_known, loss, 0.0)
+    return losses
