@@ -72,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """Imports what is asked for: the processes that run simulators must not import JAX."""
+    """Import a public name on first use. Processes that run simulators must not import JAX."""
     name = RENAMED.get(name, name)
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -86,10 +86,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """A package whose public names are never replaced by submodules of the same name.
+    """A package whose public names are not replaced by submodules of the same name.
 
-    Importing a submodule sets it as an attribute of its package: after `import purejaxppo.evaluate`
-    the name `purejaxppo.evaluate` would be the module, and before it the function.
+    Importing a submodule sets it as an attribute of its package. After `import
+    purejaxppo.evaluate`, `purejaxppo.evaluate` would be the module instead of the function.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

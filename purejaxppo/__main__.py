@@ -1,6 +1,6 @@
-"""`purejaxppo COMMAND ...` and `python -m purejaxppo COMMAND ...`: the commands by name.
+"""Command line: `purejaxppo COMMAND ...` and `python -m purejaxppo COMMAND ...`.
 
-Commands are imported when they run, so that help and wrong words are answered without JAX.
+Commands are imported when they run. Help and errors about unknown commands do not need JAX.
 """
 
 import sys
@@ -23,7 +23,7 @@ USAGE = "\n".join(
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command that the first word names; returns its exit code."""
+    """Run the command that the first argument names; return its exit code."""
     words = list(sys.argv[1:] if args is None else args)
     if args is None:
         begin_process()
@@ -45,7 +45,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _wrong(words: Sequence[str]) -> str:
-    """The sentence about a first word that is no command."""
+    """Return the error for an unknown command."""
     if words[0].startswith("-"):
         command = "evaluate" if words[0].partition("=")[0] == "--run" else "train"
         return f"{words[0]}: a command comes first, as in purejaxppo {command} {' '.join(words)}"

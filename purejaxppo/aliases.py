@@ -1,7 +1,7 @@
 """Names of arrays and pytrees in annotations.
 
-Python's types do not know the structure of a pytree; an alias says what a tree is instead. Shapes
-are in the docstrings of functions and beside the fields of records.
+Python's types cannot express the structure of a pytree; an alias names its content. Shapes are in
+the docstrings of functions and next to the fields of records.
 """
 
 from collections.abc import Callable
@@ -16,51 +16,52 @@ Array = jax.Array
 """An array of numbers or booleans."""
 
 Scalar = jax.Array | float
-"""One number, or an array that broadcasts as one does."""
+"""A number, or an array that broadcasts like one."""
 
 Key = jax.Array
-"""A typed PRNG key [], or several [K]; a function that takes one consumes it."""
+"""A typed PRNG key [], or several [K]. A function that takes one consumes it."""
 
 Tree = Any
 """Any pytree of arrays."""
 
 Obs = Any
-"""Observations: one array [..., *shape], or a dict of them for `Dict` spaces."""
+"""Observations: an array [..., *shape], or a dict of them for `Dict` spaces."""
 
 Action = Any
-"""Actions as the policy stores them: one array [..., *shape], or a dict of them for products."""
+"""Actions as the policy stores them: an array [..., *shape], or a dict of them for composite
+spaces."""
 
 EnvAction = Any
-"""Actions as the environment receives them; structured as `Action`."""
+"""Actions as the environment receives them, with the structure of `Action`."""
 
 EnvState = Any
-"""An environment's own state, a pytree that only the environment reads."""
+"""State of an environment, a pytree that only the environment reads."""
 
 Carry = Any
 """A recurrent carry: a pytree of arrays [N, ...], () for feed-forward networks."""
 
 Params = Any
-"""A network's parameters: a dict of dicts of float32 arrays."""
+"""Parameters of a network: a dict of dicts of float32 arrays."""
 
 OptState = Any
-"""An optax state over the parameters as one flat vector [P]."""
+"""State of an optax optimiser over the parameters as one flat vector [P]."""
 
 ObsBuffer = Any
-"""An `ObsStorage`'s data of a rollout besides its rows; () where the rows are the observations."""
+"""Data of an `ObsStorage` behind the rows of a rollout; () if rows are the observations."""
 
 StoredObs = Any
 """Rows of an `ObsStorage` [..., N]: observations, or the positions of their windows."""
 
 MetricDict = dict[str, jax.Array]
-"""Numbers [] by their names on the dashboard."""
+"""Metrics [] by name."""
 
 InitialCarry = Callable[[tuple[int, ...]], Carry]
-"""Shape of a batch, such as (N,) -> the carry at an episode's start."""
+"""Batch shape, such as (N,) -> carry at the start of an episode."""
 
 
 class Reduce(Protocol):
-    """A reduction of a pytree over all shards, such as their sum; on each shard the same result."""
+    """A reduction of a pytree over all shards, such as a sum. Every shard gets the same result."""
 
     def __call__(self, tree: T, /) -> T:
-        """The tree, reduced leaf by leaf; shapes stay the same."""
+        """Reduce each leaf of a tree; shapes stay the same."""
         ...

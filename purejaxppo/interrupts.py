@@ -1,12 +1,12 @@
 """Signal handling: the first Ctrl-C, SIGTERM or SIGHUP saves and exits, the second exits at once.
 
-A second SIGHUP is ignored, because the shell and the system each send one when a terminal closes.
-So is a second SIGTERM within a second: `timeout` sends one to the process and one to its group.
-A process that starts with SIGHUP ignored, as under nohup, continues to ignore it.
+A second SIGHUP is ignored, because the shell and the system each send one when a terminal closes. A
+second SIGTERM within a second is ignored, because `timeout` sends one to the process and one to its
+group. A process that starts with SIGHUP ignored, as under nohup, continues to ignore it.
 
-Python runs signal handlers between two bytecode instructions, of which there are none while XLA
-compiles or computes, or while a simulator hangs; and an exception of a handler in a callback of JAX
-is lost. So a process that runs one command handles signals in a thread as well.
+Python runs signal handlers between two bytecode instructions. There are none while XLA compiles or
+computes, or while a simulator hangs. An exception that a handler raises inside of a JAX callback is
+lost. Therefore a process that runs one command also handles signals in a thread.
 """
 
 import contextlib
@@ -21,21 +21,21 @@ from types import FrameType
 from typing import Any, Self
 
 NUMBERS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
-"""Signals to handle; Windows has no SIGHUP."""
+"""Signals to handle. Windows has no SIGHUP."""
 STOPPING = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
 NOTHING_LOST = "what was saved before is as it was"
 FLUSH_SECONDS = 0.5
 REPEAT_SECONDS = 1.0
-"""Time after a SIGTERM in which another one is ignored."""
+"""Seconds after a SIGTERM in which another one is ignored."""
 PARTIAL: set[Path] = set()
-"""Files that are being written, and are deleted when a signal ends the process."""
+"""Files that are being written. They are deleted when a signal ends the process."""
 _ACTIVE: list["Interrupt"] = []
-"""Interrupts that take the first signal."""
+"""Interrupts that store the first signal."""
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a path to write to, which becomes `path` on success and is deleted on failure."""
+    """Yield a temporary path that replaces `path` on success and is deleted on failure."""
     partial = path.with_name(f".{path.name}")
     PARTIAL.add(partial)
     try:
@@ -50,10 +50,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 class Interrupt:
-    """Turns the first Ctrl-C, SIGTERM or SIGHUP into a flag; the second ends the process."""
+    """Store the first Ctrl-C, SIGTERM or SIGHUP; the second ends the process."""
 
     def __init__(self) -> None:
-        """Installs its signal handlers, if this is the main thread."""
+        """Install the signal handlers, if this is the main thread."""
         self.signal: str | None = None
         self._since = 0.0
         self._old: dict[int, Any] = {}
@@ -63,11 +63,11 @@ class Interrupt:
             _ACTIVE.append(self)
 
     def __enter__(self) -> Self:
-        """Returns itself; its handlers are installed already."""
+        """Return itself. Its handlers are already installed."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Restores the previous signal handlers."""
+        """Restore the previous signal handlers."""
         self.restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -80,17 +80,17 @@ class Interrupt:
                 signal.raise_signal(number)
 
     def take(self, number: int) -> None:
-        """Stores the first signal."""
+        """Store the first signal."""
         if self.signal is None:
             self.signal, self._since = signal.Signals(number).name, time.monotonic()
 
     def is_repeat(self, number: int) -> bool:
-        """True if a signal is the SIGTERM that was taken, or another one right after it."""
+        """Return True for the stored SIGTERM, or another SIGTERM shortly after it."""
         soon = time.monotonic() - self._since < REPEAT_SECONDS
         return number == signal.SIGTERM and self.signal == "SIGTERM" and soon
 
     def restore(self) -> None:
-        """Restores the previous signal handlers."""
+        """Restore the previous signal handlers."""
         self._restore_handlers(*NUMBERS)
         if self in _ACTIVE:
             _ACTIVE.remove(self)
@@ -102,20 +102,20 @@ class Interrupt:
 
 
 def _not_ignored() -> list[signal.Signals]:
-    """The signals to handle."""
+    """Return the signals to handle."""
     return [x for x in NUMBERS if not (_is_hangup(x) and signal.getsignal(x) == signal.SIG_IGN)]
 
 
 def _is_hangup(number: int) -> bool:
-    """True for the signal of a closed terminal."""
+    """Return True for the signal of a closed terminal."""
     return signal.Signals(number).name == "SIGHUP"
 
 
 def handle_signals() -> None:
-    """Makes a signal end a process that runs one command at once, with 128 + its number.
+    """End the process immediately on a signal, with exit code 128 + its number.
 
-    A signal that an `Interrupt` takes ends it later. Saves on disk are complete, since they get
-    their names when they are done. Call it before JAX is imported, which takes seconds.
+    An `Interrupt` ends it later. Checkpoints on disk are complete, because they get their names
+    when they are complete. Call this before importing JAX, which takes seconds.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -130,7 +130,7 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
 
 
 def _read_signals(read: int) -> None:
-    """Reads the numbers of signals from a pipe, and acts on them."""
+    """Read the numbers of signals from a pipe and handle them."""
     taken: Interrupt | None = None
     while number := os.read(read, 1):
         if number[0] not in NUMBERS:
@@ -146,7 +146,7 @@ def _read_signals(read: int) -> None:
 
 
 def end_children() -> None:
-    """Sends SIGTERM to all children of this process, their children and so on.
+    """Send SIGTERM to all descendants of this process.
 
     Environments that step in threads of this process may leave some behind. Reads /proc on Linux.
     """
@@ -164,7 +164,7 @@ def end_children() -> None:
 
 
 def _exit_now(number: int) -> None:
-    """Ends the process without waiting for anything that it is doing."""
+    """End the process without waiting for running work."""
     for partial in list(PARTIAL):
         partial.unlink(missing_ok=True)
     end_children()
@@ -182,6 +182,6 @@ def _flush() -> None:
 
 
 def _write_line(text: str) -> None:
-    """Writes one line to stderr, without Python's own buffers, which may be locked."""
+    """Write one line to stderr, bypassing Python's buffers, which may be locked."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

@@ -1,8 +1,8 @@
-"""PPO, one update from top to bottom: functions over the parts of a training.
+"""PPO: one update from top to bottom, as functions of the parts of a training run.
 
-`train_step` is the algorithm: collect a rollout, scale its rewards, estimate values, advantages and
-targets, make several epochs of minibatch steps, and last update the statistics. To use another
-network, objective, storage, bonus or collector, replace a part.
+`train_step` is the algorithm. It collects a rollout, scales rewards, estimates values, advantages
+and targets, runs epochs of minibatch steps, and finally updates the statistics. Replace a part to
+use another network, objective, storage, bonus or collector.
 """
 
 from functools import partial
@@ -58,46 +58,46 @@ from purejaxppo.types import (
 
 
 class Parts(NamedTuple):
-    """The parts of a training; `parts.make_parts` chooses them by a config."""
+    """The parts of a training run. `parts.make_parts` selects them by the config."""
 
     config: Config
     """Config of the run, with `num_shards` resolved."""
     shards: Shards
-    """Maps functions of one shard of environments over all shards, and over members."""
+    """Maps functions of one shard of environments over all shards, and over agents."""
     env: Env
     """The environments of one shard."""
     policy: Policy
-    """The policy that learns: network, distribution, normaliser."""
+    """The policy that learns: network, distribution, normalisation."""
     act: AgentAct
-    """Actions of a rollout."""
+    """The policy that acts in a rollout."""
     initial_carry: InitialCarry
     """Recurrent carry of the policy that acts."""
     storage: ObsStorage
-    """Storage of a rollout's observations."""
+    """Storage of the observations of a rollout."""
     layout: UnitLayout
-    """Single steps or sequences, of which minibatches are made."""
+    """Units of minibatches: single steps or sequences."""
     critic: Critic
-    """Critic head: decodes values from a network's outputs and computes their loss."""
+    """Critic head: decodes values and computes the value loss."""
     bonus: Intrinsic
-    """An intrinsic reward."""
+    """Intrinsic reward."""
     symmetry: Symmetry
-    """Mirror images of rows, and a penalty on asymmetry."""
+    """Mirrored rows, and a penalty on asymmetry."""
     auxiliary_losses: AuxiliaryLosses
     """Auxiliary losses."""
     start: StartRollout
-    """State that a rollout begins with."""
+    """State at the start of a rollout."""
     collect: Collect
     """Collector, such as `rollout.collect`."""
     advantages: Advantages
-    """Advantages and value targets of a rollout."""
+    """Estimator of advantages and value targets."""
     before_epoch: ppo.BeforeEpoch | None
-    """Choice of the rows that the next epoch learns from; None: the same in all epochs."""
+    """Batch of the next epoch; None: the same batch in all epochs."""
     objective: Objective
-    """The policy's loss."""
+    """Policy loss."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the columns of metrics.csv that the extras of `Metrics` fill."""
+        """Names of the columns of metrics.csv with the extras of `Metrics`."""
         optimizer = optimizers.metric_names(self.config.ppo)
         return (
             *self.bonus.figures,
@@ -108,7 +108,13 @@ class Parts(NamedTuple):
 
 
 def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
-    """State of one shard before the first update; `key` is the run's, the same for all shards."""
+    """Return the state of one shard before the first update.
+
+    Args:
+        parts: of the training run.
+        key: of the run, the same for all shards.
+        shard_id: index of the shard, int32 [].
+    """
     agent_key, shard_key = jax.random.split(key)
     env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))
     agent = parts.policy.init(agent_key)
@@ -126,7 +132,17 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
 
 
 def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: Array) -> Trained:
-    """`num_updates` (int32, traced) PPO iterations; metrics are summed over them."""
+    """Run several PPO iterations.
+
+    Args:
+        parts: of the training run.
+        state: before them.
+        hp: hyperparameters, not scheduled.
+        num_updates: number of iterations, int32 [], traced.
+
+    Returns:
+        (state, sums of the metrics).
+    """
 
     def body(_: Array, carried: Trained) -> Trained:
         state, total = carried
@@ -139,7 +155,16 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
 
 
 def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
-    """One PPO iteration: collect, then learn."""
+    """Run one PPO iteration: collect a rollout, then learn from it.
+
+    Args:
+        parts: of the training run.
+        state: before the iteration.
+        hp: hyperparameters, not scheduled.
+
+    Returns:
+        (state, metrics).
+    """
     keys = split_keys(state.key)
     progress = state.update / hp.total_updates
     rollout = collect(parts, state.agent, state.rollout, keys.act, progress)
@@ -149,7 +174,15 @@ def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
 def collect(
     parts: Parts, agent: AgentState, state: RolloutState, key: Key, progress: Scalar
 ) -> Rollout:
-    """A rollout of `agent` that begins after `state`, at `progress` [] of the run, 0 to 1."""
+    """Collect a rollout of T steps of N environments.
+
+    Args:
+        parts: of the training run.
+        agent: that acts.
+        state: after the previous rollout.
+        key: consumed.
+        progress: of the run, from 0 to 1, [].
+    """
     rollout = parts.collect(
         parts.env,
         partial(parts.act, agent),
@@ -162,17 +195,33 @@ def collect(
 
 
 def begin_rollout(parts: Parts, state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
-    """The state before a rollout's first step, from the one after the last rollout."""
+    """Return the state before the first step of a rollout.
+
+    Args:
+        parts: of the training run.
+        state: after the previous rollout.
+        key: of the rollout.
+        progress: of the run, from 0 to 1, [].
+    """
     state = parts.start(state, key, progress)
     env_state = parts.env.begin_rollout(state.env, stream(key, BEGIN_ROLLOUT), progress)
     return state.replace(env=env_state)
 
 
 def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Trained:
-    """An update from a rollout.
+    """Update the agent from a rollout.
 
-    Observations are normalised as they were when the policy acted on them, and the statistics are
-    updated last, so that the first probability ratio is exactly 1.
+    Observations are normalised with the statistics that were used to act. The statistics are
+    updated last. Therefore the first probability ratio is exactly 1.
+
+    Args:
+        parts: of the training run.
+        state: before the update.
+        rollout: T steps of N environments.
+        hp: hyperparameters, not scheduled.
+
+    Returns:
+        (state, metrics).
     """
     keys = split_keys(state.key)
     hp = scheduled(hp, parts.config.ppo, state.update)
@@ -225,7 +274,14 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
 
 
 def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Rewards:
-    """A rollout's rewards, scaled if configured."""
+    """Scale the rewards of a rollout, if configured (`ppo.normalize_reward`, `ppo.reward_scale`).
+
+    Args:
+        parts: of the training run.
+        state: before the update.
+        rollout: with the rewards.
+        hp: hyperparameters.
+    """
     config, stats = parts.config.ppo, state.reward_stats
     rows, carried = rollout.transitions, state.rollout.discounted_return
     scaled = Rewards(rows.reward, stats, carried)
@@ -238,7 +294,7 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
 
 
 class Bonus(NamedTuple):
-    """A rollout's rewards plus intrinsic rewards, and the state after the rollout."""
+    """Rewards of a rollout plus intrinsic rewards, and the state after it."""
 
     reward: Array  # [T, N]
     state: Tree  # TrainState.intrinsic
@@ -249,7 +305,16 @@ class Bonus(NamedTuple):
 def add_bonus(
     parts: Parts, state: TrainState, rollout: Rollout, reward: Array, hp: Hyperparams, keys: Keys
 ) -> Bonus:
-    """Add intrinsic rewards to a rollout's rewards."""
+    """Add intrinsic rewards, times `intrinsic_coef`, to the rewards of a rollout.
+
+    Args:
+        parts: of the training run.
+        state: before the update.
+        rollout: T steps of N environments.
+        reward: scaled rewards, float [T, N].
+        hp: hyperparameters.
+        keys: of the update.
+    """
     rows, intrinsic, returns = rollout.transitions, state.intrinsic, state.bonus_return
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
     obs, after = before_and_after(parts.storage, rollout)
@@ -269,7 +334,16 @@ def make_batch(
     hp: Hyperparams,
     value_stats: ValueStats,
 ) -> Batch:
-    """Values of a rollout and after it, advantages and targets, as units of the layout."""
+    """Compute values, advantages and targets of a rollout, and divide its rows into units.
+
+    Args:
+        parts: of the training run.
+        agent: with the parameters to evaluate and the statistics used to act.
+        rollout: T steps of N environments.
+        reward: scaled rewards with bonuses, float [T, N].
+        hp: hyperparameters.
+        value_stats: statistics of the value targets so far.
+    """
     rows, end = rollout.transitions, rollout.end
     out = parts.layout.evaluate_rollout(partial(parts.policy.unroll, agent), rollout, parts.storage)
     last = parts.policy.apply(agent, out.carry, end.obs, end.start).critic
@@ -296,20 +370,41 @@ def make_batch(
 def track_targets(
     parts: Parts, params: Params, stats: ValueStats, batch: Batch
 ) -> tuple[Params, ValueStats]:
-    """(params, statistics) updated by the batch's value targets; the values stay the same."""
+    """Return parameters and value statistics, updated by the targets of a batch.
+
+    The values of the critic stay the same.
+
+    Args:
+        parts: of the training run.
+        params: network parameters.
+        stats: statistics of the value targets so far.
+        batch: with value targets.
+    """
     new = parts.critic.track(stats, batch.target, batch.valid, parts.shards.psum, parts.shards.pmax)
     return parts.critic.preserve(params, stats, new), new
 
 
 def read_minibatch(parts: Parts, buffer: ObsBuffer, rows: Batch) -> Batch:
-    """A minibatch with its observations, and with its mirror images where these are configured."""
+    """Return a minibatch with its observations and, if configured, its mirror images."""
     return parts.symmetry.augment(rows._replace(obs=parts.storage.read(buffer, rows.obs)))
 
 
 def minibatch_loss(
     parts: Parts, agent: AgentState, stats: ValueStats, hp: Hyperparams, params: Params, rows: Batch
 ) -> tuple[Array, Losses]:
-    """The loss of `params` on a minibatch, and its parts: sums over valid rows."""
+    """Compute the loss of a minibatch and its components, as sums over valid rows.
+
+    Args:
+        parts: of the training run.
+        agent: statistics of observations.
+        stats: statistics of the value targets.
+        hp: hyperparameters.
+        params: network parameters.
+        rows: of the minibatch.
+
+    Returns:
+        (loss [], its components).
+    """
     outputs = evaluate_minibatch(parts, agent, stats, hp, params, rows)
     copies = parts.symmetry.copies
     return ppo.ppo_loss(outputs, rows, hp, objective=parts.objective, copies=copies)
@@ -318,7 +413,16 @@ def minibatch_loss(
 def evaluate_minibatch(
     parts: Parts, agent: AgentState, stats: ValueStats, hp: Hyperparams, params: Params, rows: Batch
 ) -> ppo.MinibatchOutputs:
-    """Log-probabilities, entropies, value losses and penalties of a minibatch under `params`."""
+    """Compute log-probabilities, entropies, value losses and penalties of a minibatch.
+
+    Args:
+        parts: of the training run.
+        agent: statistics of observations.
+        stats: statistics of the value targets.
+        hp: hyperparameters.
+        params: network parameters.
+        rows: of the minibatch.
+    """
     unroll = partial(parts.policy.unroll, agent.replace(params=params))
     forward = partial(parts.layout.evaluate_units, unroll)
     out = forward(rows.carry, rows.obs, rows.start, rows.absent)
@@ -332,7 +436,7 @@ def evaluate_minibatch(
 
 
 def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> RunningStats:
-    """Observation statistics with a rollout's valid rows."""
+    """Return observation statistics that include the valid rows of a rollout."""
     if not parts.config.ppo.normalize_obs:
         return stats
     transitions = rollout.transitions

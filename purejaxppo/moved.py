@@ -1,4 +1,4 @@
-"""Old import paths and old public names; they work until version 0.4."""
+"""Old import paths and names, which work until version 0.4."""
 
 import importlib
 import importlib.abc

@@ -1,4 +1,4 @@
-"""The parts that a config names: environments, networks, estimators, put together once."""
+"""Build the parts of a training run from its config: environments, networks, estimators."""
 
 import functools
 from collections.abc import Callable
@@ -56,15 +56,15 @@ def make_parts(
     *,
     change: Callable[[Parts], Parts] | None = None,
 ) -> Parts:
-    """The parts of a training; environments and networks are built, nothing is computed.
+    """Build the parts of a training run, without computing anything.
 
     Args:
-        config: of the run; `num_shards` 0 means 1 here.
+        config: of the run; `num_shards` = 0 means 1 here.
         shards: mapping of shards to devices.
-        change: the parts that the config names -> those to train with.
+        change: function from the parts of the config to the parts to train with.
 
     Raises:
-        ValueError: the config's parts do not fit each other.
+        ValueError: parts of the config that do not fit each other.
     """
     config = replace(config, num_shards=max(config.num_shards, 1))
     env = make_env(config)
@@ -96,7 +96,7 @@ def make_parts(
 
 
 def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Advantages:
-    """The estimator that a config names, a user's own checked by tracing.
+    """Return the advantage estimator of the config; a custom one is checked by tracing.
 
     Raises:
         ValueError: it cannot be loaded, or does not map a rollout to advantages and targets.
@@ -126,12 +126,15 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
 
 
 def with_env(config: Config, env: Any) -> Config:
-    """The config with another environment, an object or a name, without options; None: as it is."""
+    """Return the config with another environment, an object or a name, without options.
+
+    None does not change the config.
+    """
     return config if env is None else replace(config, env=replace(config.env, name=env, options={}))
 
 
 def make_env(config: Config) -> Env:
-    """The environments of one shard of a run.
+    """Return the environments of one shard of a run.
 
     Raises:
         ValueError: see `registry.make`.
@@ -142,7 +145,7 @@ def make_env(config: Config) -> Env:
 
 
 def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> StartRollout:
-    """The start of a rollout that a config names."""
+    """Return the function that starts a rollout: it continues all episodes, or resets them."""
 
     def continue_episodes(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del key, progress
@@ -162,7 +165,15 @@ def map_over_shards(
     out_axes: Axes,
     members: tuple[Axes, Axes] = (0, 0),
 ) -> Callable[..., T]:
-    """`function`(parts, ...) for all shards and members (`Shards.map`), at the run's precision."""
+    """Map `function`(parts, ...) over all shards and agents, at the run's precision.
+
+    Args:
+        parts: of the training run.
+        function: of one shard.
+        in_axes: axes of shards in its arguments.
+        out_axes: axes of shards in its result.
+        members: axes of agents in its arguments and its result.
+    """
     traced = functools.partial(at_matmul_precision(function), parts)
     named = functools.wraps(function)(traced)
     return parts.shards.map(named, in_axes, out_axes, members)
@@ -173,16 +184,16 @@ TrainProgram = Callable[[TrainState, Hyperparams, Array | int], Trained]
 
 
 def init_program(parts: Parts) -> Callable[[Key, Array], TrainState]:
-    """(key, `shard_ids`) -> the state before the first update, of all shards and members."""
+    """Return a function, (key, `shard_ids`) -> initial state of all shards and agents."""
     return map_over_shards(parts, learner.init_state, (None, 0), STATE_AXES, ((0, None), 0))
 
 
 def train_program(parts: Parts) -> TrainProgram:
-    """`learner.train_chunk` of all shards and members."""
+    """Return `learner.train_chunk` over all shards and agents."""
     axes = (STATE_AXES, None, None), (STATE_AXES, None)
     return map_over_shards(parts, learner.train_chunk, *axes, ((0, 0, None), 0))
 
 
 def shard_ids(parts: Parts) -> Array:
-    """The numbers of the shards, int32 [D], an argument of `init_program`'s."""
+    """Return the indices of the shards, int32 [D], an argument of `init_program`'s function."""
     return jnp.arange(parts.config.num_shards)

@@ -1,4 +1,4 @@
-"""Steps of a policy in environments: a single step, and a rollout as a scan of steps."""
+"""Rollouts: steps of a policy in vectorised environments."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,7 +29,7 @@ Collect = Callable[[Env, Act, RolloutState, Key, int, ObsStorage], Rollout]
 
 
 class StepRow(NamedTuple):
-    """One step of N environments: the policy's choice, its outcome, and the episodes so far."""
+    """One step of N environments: the policy's actions, their outcome, and the episodes so far."""
 
     choice: PolicyStep
     out: EnvStep
@@ -38,18 +38,18 @@ class StepRow(NamedTuple):
 
     @property
     def finished(self) -> Array:
-        """True where an episode has ended or diverged, bool [N]."""
+        """True where an episode ended or diverged, bool [N]."""
         return self.out.ends | self.out.diverged
 
 
 def begin_episodes(
     env: Env, begun: tuple[EnvState, Obs], initial_carry: InitialCarry
 ) -> RolloutState:
-    """The state of N environments before their first step.
+    """Return the state of N environments before their first step.
 
     Args:
         env: the environments.
-        begun: (state, obs [N, ...]), the result of their `reset`.
+        begun: result of their `reset`, (state, obs [N, ...]).
         initial_carry: batch shape -> recurrent carry.
     """
     n = env.spec.num_envs
@@ -67,13 +67,19 @@ def begin_episodes(
 
 
 def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutState:
-    """The state of N environments before a training's first rollout."""
+    """Return the state of N environments before the first rollout of a training run.
+
+    Args:
+        env: the environments.
+        initial_carry: batch shape -> recurrent carry.
+        key: consumed.
+    """
     state = begin_episodes(env, env.reset(key), initial_carry)
     return state.replace(open=no_decision(env, state)) if env.spec.absent else state
 
 
 def no_decision(env: Env, state: RolloutState) -> OpenDecision:
-    """Return the open decision of each agent before its first one: it is not valid."""
+    """Return an invalid open decision, for agents before their first decision."""
     n = env.spec.num_envs
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
     action = jax.tree.map(jnp.asarray, example(env.spec.action, (n,)))
@@ -82,19 +88,19 @@ def no_decision(env: Env, state: RolloutState) -> OpenDecision:
 
 
 def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutState, StepRow]:
-    """Let a policy act once in N environments.
+    """Act once in N environments.
 
-    Returns of episodes are sums of `EnvStep.scores`. Rewards of absent agents count; rows outside
-    of an episode have reward 0.
+    The return of an episode is the sum of `EnvStep.scores`. Rewards of absent agents count. Rows
+    outside of an episode have reward 0.
 
     Args:
         env: the environments.
         act: the policy.
         state: before the step.
-        key: of the step; or keys [G], for an `act` and an `env` of G groups of rows.
+        key: of the step; or keys [G], if `act` and `env` consist of G groups of rows.
 
     Returns:
-        (state after the step, its row).
+        (state after the step, row of the step).
     """
     choice = act(key, state.carry, state.obs, state.start)
     env_state, out = env.step(stream(key, ENVIRONMENTS), state.env, choice.env_action)
@@ -120,15 +126,18 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
 def collect(
     env: Env, act: Act, state: RolloutState, key: Key, length: int, storage: ObsStorage = FULL_OBS
 ) -> Rollout:
-    """Step N environments `length` times.
+    """Collect a rollout: step N environments T times.
 
     Args:
         env: the environments.
-        act: the policy that acts.
-        state: their state before the rollout, after `Env.begin_rollout`.
+        act: the policy.
+        state: before the rollout, after `Env.begin_rollout`.
         key: consumed.
         length: T.
         storage: of observations.
+
+    Returns:
+        Transitions [T, N], the state after them, and sums over the episodes that ended.
     """
 
     def body(
@@ -147,11 +156,11 @@ def collect(
 
 
 def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition:
-    """Return a step as a rollout stores it.
+    """Return a step in the form that a rollout stores.
 
     Args:
-        before: the state before the step.
-        obs: its observations, as a row of the storage.
+        before: state before the step.
+        obs: its observations, as the storage returned them.
         row: of the step.
     """
     choice, out = row.choice, row.out
@@ -170,7 +179,7 @@ def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition
 
 
 def ended(row: StepRow) -> Episodes:
-    """Sum over the episodes that ended with a step."""
+    """Return sums over the episodes that ended with a step."""
     done = row.out.ends
     return Episodes(
         count=jnp.sum(done, dtype=jnp.int32),

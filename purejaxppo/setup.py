@@ -1,4 +1,4 @@
-"""The setup of a run: a config and values derived from it once, such as devices and shards."""
+"""Setup of a run: the config, and values derived from it once, such as devices and shards."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,35 +18,36 @@ if TYPE_CHECKING:
 MIN_ROWS = {"cpu": 64}
 """Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
 MIN_ROWS_ACCELERATED = 4096
-"""The same for accelerators: with fewer rows, a gradient step does not get faster."""
+"""The same for accelerators, where smaller minibatches are not faster."""
 
 
 @dataclass(frozen=True)
 class Setup:
     """A config and the values derived from it.
 
-    `resolve` reads the names of the config before JAX starts; `divide` adds the devices and the
-    shards on them. A run, an evaluation and a group of a sweep each do this once.
+    `resolve` interprets the config before JAX starts. `divide` adds the devices and the shards on
+    them. A run, an evaluation and a group of a sweep each do this once.
     """
 
     config: Config
     on_host: bool
-    """True if the simulator runs on the host: in one shard per process, and not restored."""
+    """True if the simulator runs on the host. It then has one shard per process and cannot be
+    restored."""
     calls_lapack: bool
-    """True if the simulator calls LAPACK for many environments at once; see `parallel.lapack`."""
+    """True if the simulator calls LAPACK for batches of environments; see `parallel.lapack`."""
     members: tuple[Config, ...] = ()
-    """Configs of agents that train side by side, which differ in seeds and tunable numbers alone;
-    () for one agent without a leading axis of members."""
+    """Configs of agents that train in one program. They differ in seeds and tunable numbers only.
+    (): one agent, without a leading axis of agents."""
     change: "Callable[[Parts], Parts] | None" = None
     """Function from the config's parts to the parts to train with; None: no change."""
     devices: tuple[jax.Device, ...] = ()
-    """Devices of all processes that the shards are divided over; () before `divide`."""
+    """Devices of all processes over which the shards are divided; () before `divide`."""
     note: str = ""
-    """The reason why fewer devices are used than are available; "" if all are used."""
+    """Reason why some available devices are not used; "" if all are used."""
 
     @cached_property
     def shards(self) -> Shards:
-        """The assignment of shards and members to the devices."""
+        """Assignment of shards and agents to devices."""
         return Shards(self.config.num_shards, list(self.devices), len(self.members))
 
 
@@ -56,11 +57,11 @@ def resolve(
     members: Sequence[Config] = (),
     change: "Callable[[Parts], Parts] | None" = None,
 ) -> Setup:
-    """Derive a setup from the names in a config, without starting JAX.
+    """Derive a setup from a config, without starting JAX.
 
     Args:
         config: of the run.
-        members: each agent's own config, if they differ in more than seeds.
+        members: config of each agent, if they differ in more than seeds.
         change: function from the config's parts to the parts to train with.
 
     Raises:
@@ -83,7 +84,11 @@ def resolve(
 
 
 def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:
-    """Divide a run's members and shards over devices, equally many of every process.
+    """Divide the agents and shards of a run over devices, the same number per process.
+
+    Args:
+        setup: of the run.
+        devices: of all processes.
 
     Raises:
         ValueError: see `resolve_shards`, or the shards cannot be divided among the processes.
@@ -98,7 +103,11 @@ def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:
 
 
 def check_vmappable(config: Config, num_members: int = 2) -> None:
-    """Raise ValueError for a setting that several agents in one program do not support."""
+    """Check that the settings support several agents in one program.
+
+    Raises:
+        ValueError: they do not.
+    """
     if config.asynchronous and num_members > 1:
         raise ValueError(
             "asynchronous = true does not support several agents in one program. Use asynchronous "
@@ -107,7 +116,7 @@ def check_vmappable(config: Config, num_members: int = 2) -> None:
 
 
 def seeds_of(config: Config) -> tuple[Config, ...]:
-    """The members of a run of `config.num_seeds` seeds: `seed`, `seed` + 1 and so on."""
+    """Return the config of each seed of a run: `seed`, `seed` + 1 and so on."""
     return tuple(
         replace(config, seed=config.seed + i, num_seeds=1) for i in range(config.num_seeds)
     )
@@ -118,17 +127,17 @@ def resolve_shards(
 ) -> Config:
     """Replace `num_shards` = 0 by the number of devices, if sizes divide and shards stay large.
 
-    Several seeds are spread over devices first; shards then use the devices that are left.
+    Several seeds are divided over devices first. Shards use the remaining devices.
 
     Args:
         config: of the run.
         num_devices: of all processes.
         platform: of these devices.
-        on_host: the simulator runs on the host.
+        on_host: True if the simulator runs on the host.
 
     Raises:
-        ValueError: a host simulator with a number of shards other than one per process, or
-            settings that several processes do not support.
+        ValueError: a host simulator with a number of shards other than one per process, or settings
+            that several processes do not support.
     """
     count = jax.process_count()
     if config.asynchronous and count > 1:

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LARGEST = 1e10
-"""The largest magnitude of a float in observations and rewards: beyond it a simulator has diverged,
-as with NaN. Squares and their sums over a rollout stay far within float32."""
+"""Largest magnitude of a float in observations and rewards. Beyond it, a simulator has diverged, as
+with NaN. Squares and their sums over a rollout still fit into float32."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-"""The largest float32."""
+"""Largest float32."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """Arrays of a fixed shape and dtype, between `low` and `high` (scalars or one per element).
+    """Arrays of a fixed shape and dtype, between `low` and `high` (a number or one per element).
 
-    Bounds are nested tuples or floats, so that the space can be hashed.
+    Bounds are floats or nested tuples, so that the space is hashable.
     """
 
     shape: tuple[int, ...]
@@ -27,15 +27,15 @@ class Box:
     high: float | tuple = np.inf
     dtype: str = "float32"
     slide: int = 0
-    """Values that each step drops at the front and appends at the end of a sliding window along the
-    first axis, 1 or more. A rollout then stores the series instead of the windows. 0: any other
-    observation."""
+    """For sliding windows along the first axis: number of values that each step appends at the end
+    and drops at the front, 1 or more. A rollout then stores the series instead of the windows. 0:
+    other observations."""
 
     @classmethod
     def between(cls, low: np.ndarray, high: np.ndarray, dtype: str) -> "Box":
-        """Make a `Box` from arrays of bounds [shape]; bounds that are all equal become one.
+        """Return a `Box` from arrays of bounds [shape].
 
-        Bounds that float32 cannot hold, and its largest number, become infinite.
+        Equal bounds become one number. Bounds of at least the largest float32 become infinite.
         """
         low, high = (
             np.where(np.abs(bound) < FLOAT32_MAX, bound, np.copysign(np.inf, bound))
@@ -47,7 +47,7 @@ class Box:
     def bounded(self) -> bool:
         """True if the range of every element is below the largest float32.
 
-        Simulators write ±np.finfo(dtype).max for "no bound", and high - low would overflow.
+        Simulators write ±np.finfo(dtype).max for "no bound"; there, high - low would overflow.
         """
         low, high = np.asarray(self.low), np.asarray(self.high)
         finite = np.all(np.abs(low) < FLOAT32_MAX) and np.all(np.abs(high) < FLOAT32_MAX)
@@ -55,12 +55,12 @@ class Box:
 
     @property
     def is_vector(self) -> bool:
-        """True for up to two axes: `ppo.normalize_obs` normalises such observations."""
+        """True for up to two axes. `ppo.normalize_obs` normalises such observations."""
         return len(self.shape) < 3
 
     @property
     def is_bytes(self) -> bool:
-        """True for uint8 that may have any value from 0 to 255; networks divide it by 255."""
+        """True for uint8 with the full range from 0 to 255. Networks divide such values by 255."""
         low, high = np.asarray(self.low), np.asarray(self.high)
         return self.dtype == "uint8" and bool(np.all(low <= 0) and np.all(high >= 255))
 
@@ -81,34 +81,34 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Dict:
-    """Named parts, in a fixed order."""
+    """Named parts in a fixed order."""
 
     spaces: tuple[tuple[str, "Space"], ...]
 
     @classmethod
     def of(cls, spaces: Mapping[str, "Space"]) -> "Dict":
-        """A `Dict` from a mapping, with keys sorted as JAX sorts the keys of a dict pytree."""
+        """Return a `Dict` from a mapping, with sorted keys, as in a dict pytree."""
         return cls(tuple(sorted(spaces.items())))
 
     def __getitem__(self, name: str) -> "Space":
-        """The part called `name`; KeyError if there is none."""
+        """Return the part with this name; raise KeyError if it does not exist."""
         return dict(self.spaces)[name]
 
 
 Space = Box | Discrete | MultiDiscrete | Dict
 
 MASK = "action_mask"
-"""The part of a `Dict` observation that is the mask of allowed discrete actions: no encoder reads
-it, and forbidden actions are never chosen."""
+"""Name of the part of a `Dict` observation that is the mask of allowed discrete actions. Encoders
+ignore it. Forbidden actions have probability 0."""
 
 
 def example(space: Space, batch: tuple[int, ...] = ()) -> Any:
-    """Return a value of zeros with leading axes `batch`, as numpy arrays [*batch, ...]."""
+    """Return zeros of a space, numpy arrays [*batch, ...]."""
     return tree_of(space, (np.zeros((*batch, *leaf.shape), leaf.dtype) for leaf in leaves(space)))
 
 
 def network_input(space: Space, *, normalize_obs: bool = True, by_dtype: bool = False) -> Space:
-    """Return the space of the observations that networks get, which defines their preprocessing.
+    """Return the space of the observations that networks get. It defines the preprocessing.
 
     With `normalize_obs`, Boxes that are vectors are normalised and become float32. Other Boxes are
     cast to float32, and divided by 255 if they are `is_bytes`. Discrete parts become one-hot
@@ -117,7 +117,7 @@ def network_input(space: Space, *, normalize_obs: bool = True, by_dtype: bool = 
     Args:
         space: of the environment's observations.
         normalize_obs: `ppo.normalize_obs`.
-        by_dtype: the rule of version 0.2: only floats are normalised, and all uint8 are bytes.
+        by_dtype: use the rule of version 0.2: only floats are normalised, and all uint8 are bytes.
     """
     if isinstance(space, Dict):
         of = functools.partial(network_input, normalize_obs=normalize_obs, by_dtype=by_dtype)
@@ -139,7 +139,7 @@ class Leaf(NamedTuple):
 
 
 def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """The arrays that an element of a space consists of, in order."""
+    """Yield the arrays of an element of a space, in order."""
     if isinstance(space, Dict):
         for name, part in space.spaces:
             yield from leaves(part, (*path, name))
@@ -152,7 +152,7 @@ def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 
 def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
-    """A copy of an element's arrays, in the order of the space's leaves, as its pytree."""
+    """Return a pytree of a space from its arrays, copied, in the order of its leaves."""
     rest = iter(parts)
 
     def build(space: Space) -> Any:
@@ -164,7 +164,7 @@ def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
 
 
 def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
-    """The arrays of a pytree, in the order of the space's leaves."""
+    """Yield the arrays of a pytree in the order of the space's leaves."""
     if isinstance(space, Dict):
         for name, part in space.spaces:
             yield from arrays_of(part, tree[name])
@@ -173,15 +173,15 @@ def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
 
 
 Part = tuple[tuple[str, ...], np.ndarray]
-"""The path of an array in an observation space, and its value in one environment."""
+"""Path of an array in an observation space, and its value in one environment."""
 
 
 def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
-    """The first value of a step that diverged, as in observation[2] = 1.9e12; "" if none did.
+    """Return the first diverged value of a step, such as observation[2] = 1.9e12; "" if none.
 
     Args:
         reward: of one environment, [].
-        obs: the parts of its observation.
+        obs: parts of its observation.
     """
     for path, array in [(("reward",), reward), *obs]:
         if array.dtype.kind in "biu":
@@ -195,22 +195,25 @@ def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
 
 
 def indexed(name: str, index: tuple[int, ...]) -> str:
-    """The name of an element of an array, as observation[0, 2]."""
+    """Return the name of an array element, such as observation[0, 2]."""
     return f"{name}[{', '.join(map(str, index))}]" if index else name
 
 
 def plain(number: float) -> str:
-    """A number in three digits, as 1.9e12."""
+    """Return a number with three digits, such as 1.9e12."""
     return f"{number:.3g}".replace("e+", "e")
 
 
 def _called(path: tuple[str, ...]) -> str:
-    """The name of an array. Observations of worlds include the rewards, by the path ("reward",)."""
+    """Return the name of an array.
+
+    The observations of multi-agent environments include the rewards, with the path ("reward",).
+    """
     return "reward" if path == ("reward",) else ".".join(("observation", *path))
 
 
 def _hashable(bound: np.ndarray) -> float | tuple:
-    """One float if all are equal, else nested tuples."""
+    """Return one float if all bounds are equal, else nested tuples."""
     if bound.size and np.all(bound == bound.flat[0]):
         return float(bound.flat[0])
     return _nest(bound)

@@ -1,4 +1,4 @@
-"""Data types that rollout, estimation and update pass to each other.
+"""Records that rollout, estimation and update exchange.
 
 Axis letters: T time, N environments (of one shard), D shards. Every array field states its shape.
 """
@@ -32,7 +32,7 @@ from purejaxppo.spaces import Space
 if TYPE_CHECKING:
 
     class Hyperparams(PPOConfig):
-        """The tunable floats of `PPOConfig` as arrays [], so that a grid is one more `vmap`."""
+        """The tunable floats of `PPOConfig` as arrays [], so that several values can be vmapped."""
 
         total_updates: jax.Array  # [] float: schedules reach their end after so many updates
         _fields: tuple[str, ...]
@@ -47,7 +47,7 @@ else:
 
 
 class EnvSpaces(Protocol):
-    """An environment's spaces, as its `EnvSpec` has them."""
+    """Spaces of an environment, as in its `EnvSpec`."""
 
     @property
     def observation(self) -> Space:
@@ -76,7 +76,7 @@ class Transition(NamedTuple):
 
 
 class OpenDecision(NamedTuple):
-    """The last decision of agents that may be absent, whose outcome may not be known yet."""
+    """Latest decision of agents that may be absent. Its outcome may still be unknown."""
 
     obs: Obs  # [N, ...]
     action: Action  # [N, ...] as the policy stores it
@@ -88,7 +88,7 @@ class OpenDecision(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """Returns and lengths of the episodes that ended, as sums that merge by addition."""
+    """Sums over the episodes that ended. They merge by addition."""
 
     count: jax.Array  # type: ignore[assignment]  # [] int32
     return_sum: jax.Array  # []
@@ -107,13 +107,13 @@ class RolloutState(struct.PyTreeNode):
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
     absent: jax.Array | None = None
-    """[N] bool: the agent needs no action, and obs is stale; None: agents are never absent"""
+    """[N] bool: the agent needs no action, and obs is stale. None: no agent is ever absent."""
     open: OpenDecision | None = None
-    """None in evaluations, and if no agent ever is absent"""
+    """None in evaluations, and if no agent is ever absent."""
 
 
 class RunningStats(NamedTuple):
-    """Count, mean and sum of squared deviations of everything seen (Chan et al. 1983)."""
+    """Count, mean and sum of squared deviations of all rows so far (Chan et al. 1983)."""
 
     count: jax.Array  # type: ignore[assignment]  # []
     mean: Tree  # pytree of arrays, one entry per feature
@@ -121,7 +121,7 @@ class RunningStats(NamedTuple):
 
 
 class ValueStats(NamedTuple):
-    """Statistics of a run's value targets so far."""
+    """Statistics of all value targets of a run so far."""
 
     moments: RunningStats  # [] each
     low: jax.Array  # [] the smallest; infinity before there were any
@@ -129,7 +129,7 @@ class ValueStats(NamedTuple):
 
 
 class PolicyStep(NamedTuple):
-    """Actions that a policy chose for N environments."""
+    """Actions of a policy for N environments."""
 
     carry: Carry  # [N, ...] recurrent carry after it, () for feed-forward networks
     action: Action  # [N, ...] as the policy stores it
@@ -138,7 +138,7 @@ class PolicyStep(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Outputs of a network for N rows, or T x N of them."""
+    """Outputs of a network for N rows, or T x N rows."""
 
     carry: Carry  # [N, ...] after the last row, () for feed-forward networks
     dist_params: jax.Array  # [(T,) N, P] of the distribution over actions
@@ -160,7 +160,8 @@ class Rollout(NamedTuple):
 class Batch(NamedTuple):
     """A rollout's data for the update: B units that are divided into minibatches.
 
-    A unit is a transition or, of recurrent networks, a sequence of L of them in one environment.
+    A unit is a transition. For recurrent networks it is a sequence of L transitions of one
+    environment.
     """
 
     obs: Obs  # [B, (L,) ...] rows of `obs_storage`; in a gradient step, the observations
@@ -177,7 +178,7 @@ class Batch(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Predictions of a network for a rollout's rows."""
+    """Predictions of a network for the rows of a rollout."""
 
     value: jax.Array  # [T, N] of the observation
     next_value: jax.Array  # [T, N] of the one after the step; not this episode's where `at_once`
@@ -185,27 +186,27 @@ class Predictions(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """Estimates from a rollout's rewards and values."""
+    """Estimates from the rewards and values of a rollout."""
 
     advantage: jax.Array  # [T, N] 0 where not valid
     target: jax.Array  # [T, N] of the value
 
 
 class AgentState(struct.PyTreeNode):
-    """The part of a training state that acting needs, and that evaluation restores."""
+    """The part of a training state needed to act. Evaluation restores only this part."""
 
     params: Params
     obs_stats: RunningStats  # of observations, frozen during a rollout and its update
 
 
 def state_field(*, local: bool = False, not_inherited: str = "", not_taught: str = "") -> Any:
-    """A field of a training state, with metadata on how it is sharded and copied.
+    """Return a field of a training state, with metadata on how it is sharded and copied.
 
     Args:
-        local: each shard has its own (a leading axis of D outside of a shard's functions), or all
-            have the same.
+        local: True if each shard has its own value, with a leading axis D outside of a shard's
+            functions. False if all shards have the same value.
         not_inherited: reason why a population member does not copy it from another; "": it does.
-        not_taught: reason why it is not copied from the imitation of a teacher; "": it is.
+        not_taught: reason why a student does not copy it from its teacher; "": it does.
     """
     return struct.field(
         metadata={"local": local, "not_inherited": not_inherited, "not_taught": not_taught}
@@ -213,7 +214,7 @@ def state_field(*, local: bool = False, not_inherited: str = "", not_taught: str
 
 
 class TrainState(struct.PyTreeNode):
-    """The complete state of a training run; a run resumes exactly from a saved one."""
+    """Complete state of a training run. A run resumes exactly from a saved one."""
 
     agent: AgentState = state_field()
     opt_state: OptState = state_field(
@@ -243,12 +244,12 @@ class TrainState(struct.PyTreeNode):
 
 
 def state_axes(kind: Any = TrainState) -> Any:
-    """A state of a class whose fields are 0 where shards have their own, None elsewhere."""
+    """Return a state whose fields are 0 where shards have their own values, else None."""
     return kind(**{f.name: 0 if f.metadata["local"] else None for f in fields(kind)})
 
 
 class Losses(NamedTuple):
-    """Diagnostics of a gradient step; those up to `clipfrac` are means over its valid rows."""
+    """Losses and metrics of a gradient step. Fields up to `clipfrac` are means over valid rows."""
 
     policy_loss: jax.Array  # []
     value_loss: jax.Array  # []
@@ -270,7 +271,7 @@ class Updated(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Sums over the updates of a chunk; `runs.rows` divides them on the host."""
+    """Sums over the updates of a chunk. `runs.rows` divides them on the host."""
 
     updates: jax.Array  # [] int32
     env_steps: jax.Array  # [] int32: valid rows only
@@ -284,28 +285,29 @@ class Metrics(NamedTuple):
 
 
 Trained = tuple[TrainState, Metrics]
-"""(state after some updates, sums over them)."""
+"""(state after some updates, sums of their metrics)."""
 
 Act = Callable[[Key, Carry, Obs, jax.Array], PolicyStep]
-"""(key, carry [N, ...], obs [N, ...], start bool [N]) -> the actions of N environments; the carry
-is to be reset where `start`."""
+"""(key, carry [N, ...], obs [N, ...], start bool [N]) -> actions of N environments. The carry is
+reset where `start` is True."""
 
 AgentAct = Callable[[AgentState, Key, Carry, Obs, jax.Array], PolicyStep]
 """(agent, key, carry, obs, start) -> `PolicyStep`; see `Act`."""
 
 Unroll = Callable[[Carry, Obs, jax.Array, jax.Array | None], Outputs]
-"""(carry [N, ...], obs [T, N, ...], start bool [T, N], absent bool [T, N] or None) -> a network's
-outputs [T, N, ...], and the carry after them; it is reset where `start`, and held where `absent`.
-"""
+"""(carry [N, ...], obs [T, N, ...], start bool [T, N], absent bool [T, N] or None) -> network
+outputs [T, N, ...], with the carry after them. The carry is reset where `start` is True, and does
+not change where `absent` is True."""
 
 StartRollout = Callable[[RolloutState, Key, Scalar], RolloutState]
-"""(state after the last rollout, key, progress of the run [], 0 to 1) -> state before the next."""
+"""(state after the last rollout, key, progress of the run [], 0 to 1) -> state before the next
+rollout."""
 
 Estimate = Callable[[Params], Batch]
-"""Network parameters -> a rollout's batch with the advantages and targets of their critic."""
+"""Network parameters -> batch of a rollout, with the advantages and targets of their critic."""
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by name, as term_coefs.0."""
+    """Return the leaves of a tree by name, such as term_coefs.0."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
