@@ -79,7 +79,7 @@ FAULTS = {
         "envs/host/workers/supervisor.py",
         "    for group in groups:\n        signalled(group, signal.SIGKILL)",
         "    for group in groups:\n        signalled(group, 0)",
-        "envs/host/test_workers.py::test_workers_do_not_outlive_a_parent_that_is_killed",
+        "envs/host/test_workers.py::test_workers_end_with_a_killed_parent",
     ),
     "the update forgets the action mask": Fault(
         "learner.py",
@@ -94,7 +94,7 @@ FAULTS = {
         "envs/engines/unity/world.py",
         "for asking in self.asking:\n            action = self.chosen",
         "for asking in sorted(self.asking):\n            action = self.chosen",
-        "envs/engines/test_unity_world.py::test_actions_are_sent_in_the_order_in_which_agents_asked",
+        "envs/engines/test_unity_world.py::test_actions_are_sent_in_the_order_of_the_requests",
     ),
     "an exported policy has the normaliser of no training": Fault(
         "export/files.py",

@@ -108,7 +108,7 @@ def test_an_achievement_gives_reward_1_and_lost_health_minus_a_tenth(world, key)
 
 
 @FULL
-def test_videos_and_pixels_are_the_simulators_pictures(world):
+def test_videos_and_pixel_observations_use_the_simulators_renderer(world):
     pytest.importorskip("PIL")
     task, _, start = world
     (frame,) = video.frames(task, jax.device_get([start]), height=240, width=320)

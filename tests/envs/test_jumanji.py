@@ -212,7 +212,7 @@ def when(name):
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=when(n)) for n in NAMES])
-def test_videos_are_drawn_by_the_simulator_without_a_screen(name):
+def test_videos_are_rendered_by_the_simulator_without_a_display(name):
     task = make(name)
     state, obs = jax.jit(task.reset)(jax.random.key(0))
     if isinstance(task.action, MultiDiscrete):

@@ -325,7 +325,7 @@ def test_no_game_reaches_its_maximum_number_of_moves(name):
 
 @pytest.mark.parametrize("name", ["connect_four", "tic_tac_toe"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_videos_show_the_agents_stones_in_blue_from_either_seat(name, seed):
+def test_videos_show_the_agents_stones_in_blue_on_either_side(name, seed):
     task = registry.make_task(EnvConfig(f"pgx/{name}", options={"opponent": "random"}))
     state, obs = jax.jit(task.reset)(jax.random.key(seed))
     after, _ = jax.jit(task.step)(jax.random.key(0), state, 3)

@@ -145,7 +145,7 @@ def test_a_ruleset_beyond_the_file_is_rejected(benchmark_file):
         make(XLAND, benchmark=benchmark_file, ruleset=3)
 
 
-def test_videos_show_the_room_by_the_simulators_renderer(key):
+def test_videos_use_the_simulators_renderer(key):
     pytest.importorskip("PIL")
     task = make()
     state, _ = jax.jit(task.reset)(key)

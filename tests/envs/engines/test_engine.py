@@ -1,4 +1,4 @@
-"""A game's process: it starts, is waited for, and ends with the trainer and with its children."""
+"""Processes of games: starts, timeouts, logs, and ends together with the trainer."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def start(tmp_path, code, *arguments, name="my game"):
 
 
 def group(number):
-    """Processes of a group that are no zombies."""
+    """Return the processes of a group without zombies."""
     listed = subprocess.run(
         ["ps", "-eo", "pgid=,stat="], check=True, capture_output=True, text=True
     ).stdout
@@ -53,7 +53,7 @@ def gone(number, seconds=8.0):
     return not group(number)
 
 
-def test_a_game_connects_and_ends_by_itself_when_its_connection_closes(tmp_path):
+def test_a_game_connects_and_exits_when_its_connection_closes(tmp_path):
     with listen() as server:
         engine = start(tmp_path, CONNECT, server.getsockname()[1])
         connection = engine.wait_for(lambda seconds: accept(server, seconds), "connect", 10.0)
@@ -64,7 +64,7 @@ def test_a_game_connects_and_ends_by_itself_when_its_connection_closes(tmp_path)
     engine.close()
     assert time.monotonic() - began < 2.0
     assert not group(engine.pid)
-    assert not tmp_path.exists()  # nobody needs its log
+    assert not tmp_path.exists()  # its log is not needed
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_game_connects_and_ends_by_itself_when_its_connection_closes(tmp_path)
         ("import os; print('no such scene', flush=True); os.kill(os.getpid(), 11)", "by SIGSEGV"),
     ],
 )
-def test_a_game_that_ends_before_it_connects_is_named_with_its_last_lines(tmp_path, code, words):
+def test_a_game_that_exits_before_connecting_is_reported_with_its_log(tmp_path, code, words):
     engine = start(tmp_path, code)
     with listen() as server, pytest.raises(EngineError) as caught:
         engine.wait_for(lambda seconds: accept(server, seconds), "connect", 10.0)
@@ -88,13 +88,13 @@ def test_a_game_that_ends_before_it_connects_is_named_with_its_last_lines(tmp_pa
     assert str(tmp_path / "game.log") in message
 
 
-def test_a_program_that_does_not_exist_is_named(tmp_path):
+def test_a_missing_program_is_reported(tmp_path):
     engine = GameProcess("my game", [str(tmp_path / "nothing")], tmp_path)
     with pytest.raises(EngineError, match="No such file"):
         engine.wait_for(time.sleep, "connect", 10.0)
 
 
-def test_a_game_that_never_connects_is_given_up_after_its_time(tmp_path):
+def test_a_game_that_never_connects_is_an_error_after_the_timeout(tmp_path):
     engine = start(tmp_path, "import time; print('here I am', flush=True); time.sleep(60)")
     with listen() as server, pytest.raises(EngineError, match=r"did not connect within 0\.5 s"):
         engine.wait_for(lambda seconds: accept(server, seconds), "connect", 0.5)
@@ -104,7 +104,7 @@ def test_a_game_that_never_connects_is_given_up_after_its_time(tmp_path):
     assert "here I am" in (tmp_path / "game.log").read_text()
 
 
-def test_a_log_is_kept_short(tmp_path):
+def test_the_size_of_a_log_is_limited(tmp_path):
     code = "for i in range(60_000): print(f'{i:06d}', 'x' * 50)"
     engine = start(tmp_path, code)
     assert engine._process.wait(20.0) == 0
@@ -115,17 +115,17 @@ def test_a_log_is_kept_short(tmp_path):
     assert tail.splitlines()[-1].startswith("  059999 x")
 
 
-def test_a_game_never_waits_for_a_log_that_cannot_be_written(tmp_path):
-    """A game blocks once the pipe that it prints into is full."""
+def test_a_game_does_not_block_on_a_log_that_cannot_be_written(tmp_path):
+    """A game would block when the pipe of its output is full."""
     code = "import sys\nfor _ in range(80_000): print('a line of some length')\nsys.exit(3)"
-    (tmp_path / "game.log.old").mkdir()  # prevents that a long log is renamed to it
+    (tmp_path / "game.log.old").mkdir()  # a long log cannot be renamed to it
     engine = start(tmp_path, code)
     with pytest.raises(EngineError, match="ended with exit code 3"):
         engine.wait_for(time.sleep, "connect", 10.0)
     engine.close()
 
 
-def test_lines_that_are_written_late_are_still_in_the_tail(tmp_path):
+def test_lines_written_late_are_in_the_tail_of_the_log(tmp_path):
     engine = GameProcess.__new__(GameProcess)
     engine.log = tmp_path / "log"
     engine.log.write_bytes(b"")
@@ -133,7 +133,7 @@ def test_lines_that_are_written_late_are_still_in_the_tail(tmp_path):
     assert engine.tail().endswith(":\n  out of memory")
 
 
-def test_several_games_end_at_once_and_so_do_their_children(tmp_path):
+def test_several_games_end_together_with_their_children(tmp_path):
     code = (
         "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); "
         "print('there', flush=True); time.sleep(60)"
@@ -185,7 +185,7 @@ child.stdout.readline()
     assert gone(engine.pid)
 
 
-def test_free_ports_are_free_and_a_taken_one_is_named():
+def test_a_free_port_can_be_used_and_a_taken_one_is_reported():
     port = free_port()
     with (
         listen(port),
@@ -195,7 +195,7 @@ def test_free_ports_are_free_and_a_taken_one_is_named():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
-def test_a_display_is_one_where_somebody_answers(monkeypatch, tmp_path):
+def test_a_display_counts_only_if_a_server_answers(monkeypatch, tmp_path):
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     for nobody in ("", ":", ":nine", ":98765", "127.0.0.1:1"):
         monkeypatch.setenv("DISPLAY", nobody)

@@ -1,4 +1,4 @@
-"""`godot/` as users have it: names and options, rows, evaluations, training, and kills."""
+"""`godot/` environments: names and options, rows, evaluations, training, and kills."""
 
 import concurrent.futures
 import contextlib
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 
 @pytest.fixture(autouse=True)
 def logs(tmp_path, monkeypatch):
-    """The folder for the games' logs, which those that failed leave."""
+    """The folder for the logs that failed games leave."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -52,7 +52,7 @@ def config(num_envs=4, **options):
 
 
 @pytest.mark.toy
-def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, monkeypatch):
+def test_wrong_names_and_options_get_a_one_sentence_error(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "game.x86_64").write_text("")
     (tmp_path / "project").mkdir()
@@ -100,7 +100,7 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
 
 
 @pytest.mark.toy
-def test_rows_are_whole_games_and_evaluations_have_no_more_games_than_training():
+def test_rows_must_be_whole_games_and_evaluations_use_no_more_games_than_training():
     with pytest.raises(ValueError, match=r"has 2 per world.*Try env.num_envs = 4"):
         registry.make(config(num_envs=5), 5)
     for episodes, rows in [(1, 2), (3, 4), (9, 4)]:
@@ -117,7 +117,7 @@ def test_rows_are_whole_games_and_evaluations_have_no_more_games_than_training()
 
 
 @pytest.mark.toy
-def test_a_game_that_somebody_else_starts_is_waited_for():
+def test_an_externally_started_game_is_awaited():
     port = free_port()
     name, options = "godot/editor", {"port": port, "timeout": 10.0}
     game = subprocess.Popen(
@@ -146,7 +146,7 @@ STRANGERS = {
 
 
 @pytest.mark.toy
-def test_connections_that_are_not_the_game_are_dropped(caplog):
+def test_connections_from_other_programs_are_dropped(caplog):
     port = free_port()
     config = EnvConfig(
         name="godot/editor", num_envs=2, options={"port": port, "timeout": 20.0, "restarts": 3}
@@ -173,7 +173,7 @@ def test_connections_that_are_not_the_game_are_dropped(caplog):
         assert not made.done()
         game = subprocess.Popen([str(GAME), f"--port={port}"], stdout=subprocess.DEVNULL)
         env = made.result(20.0)
-        for stranger in strangers:  # all are closed: nothing but our two messages comes
+        for stranger in strangers:  # all are closed and get only our two messages
             stranger.settimeout(5.0)
             with contextlib.suppress(ConnectionResetError):
                 while stranger.recv(4096):
@@ -204,7 +204,7 @@ def test_connections_that_are_not_the_game_are_dropped(caplog):
 
 
 @pytest.mark.toy
-def test_connections_that_are_not_the_game_do_not_delay_the_timeout(caplog):
+def test_connections_from_other_programs_do_not_delay_the_timeout(caplog):
     port = free_port()
     config = EnvConfig(name="godot/editor", num_envs=2, options={"port": port, "timeout": 2.0})
 
@@ -223,7 +223,7 @@ def test_connections_that_are_not_the_game_do_not_delay_the_timeout(caplog):
 
 
 class AtOnce:
-    """A pool of one: rewards 1, ends at steps 2, 4 and 5, and NaN at step 3."""
+    """A pool of one environment: reward 1, ends at steps 2, 4 and 5, NaN at step 3."""
 
     failure = None
 
@@ -240,7 +240,7 @@ class AtOnce:
         pass
 
 
-def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
+def test_the_row_after_an_end_with_at_once_is_valid_and_starts_an_episode():
     env = HostEnv(
         lambda count, update: AtOnce(), Box((1,)), Discrete(2), num_envs=1, max_episode_steps=0
     )
@@ -258,12 +258,12 @@ def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
     env.close()
     rows = jax.tree.map(lambda x: np.asarray(x).ravel().astype(int).tolist(), rollout.transitions)
     #                      step 1  2  3  4  5  6  7  8
-    assert rows.valid == [1, 1, 0, 0, 1, 1, 1, 1]  # the third diverges, and its episode ends at 4
+    assert rows.valid == [1, 1, 0, 0, 1, 1, 1, 1]  # step 3 diverges, and its episode ends at step 4
     assert rows.start == [1, 0, 1, 1, 1, 1, 0, 0]
     assert rows.terminated == [0, 1, 0, 0, 1, 0, 0, 0]
     assert rows.reward == [1, 1, 0, 0, 1, 1, 1, 1]
     assert rows.obs == [0, 1, 2, 0, 4, 5, 6, 7]
-    # Observations 2 and 5 are of the next episode, 3 is NaN and was not delivered.
+    # Observations 2 and 5 belong to the next episode. 3 is NaN and is not returned.
     assert has_next_obs(rollout.transitions).ravel().tolist() == [1, 0, 0, 0, 0, 1, 1, 1]
     episodes = jax.device_get(rollout.episodes)
     assert (episodes.count, episodes.return_sum, episodes.length_sum) == (2, 3, 3)
@@ -271,7 +271,7 @@ def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
     assert finished.returns.tolist() == [2] and finished.lengths.tolist() == [2]
 
 
-def test_a_random_rollout_keeps_the_protocol():
+def test_a_random_rollout_follows_the_protocol():
     env = registry.make(config(arguments="--cut=1"), 4, seed=3)
 
     def act(key, carry, obs, start):
@@ -283,13 +283,13 @@ def test_a_random_rollout_keeps_the_protocol():
     rows = rollout.transitions
     after = np.concatenate([rows.obs[1:], rollout.end.obs[None]])
     env.close()
-    # Agents 0 end by a time limit, with their last observation and then a row that is not valid.
+    # Agents 0 are truncated: their last observation, then an invalid row.
     assert rows.truncated[:, ::2].sum() > 4 and not rows.truncated[:, 1::2].any()
     assert (after[rows.truncated][:, 1] == 3).all()
     lost = np.argwhere(~rows.valid)
     assert [tuple(x) for x in lost] == [(t + 1, n) for t, n in np.argwhere(rows.truncated[:-1])]
     assert not rows.reward[~rows.valid].any() and not rows.start[~rows.valid].any()
-    # The others end by themselves, and begin again in the same row.
+    # The others terminate and start again in the same row.
     assert rows.terminated[:, 1::2].sum() > 4 and not rows.terminated[:, ::2].any()
     assert (after[rows.terminated][:, 1] == 0).all()
     begins = [(t + 1, n) for t, n in np.argwhere(rows.terminated | ~rows.valid) if t < 23]
@@ -298,7 +298,7 @@ def test_a_random_rollout_keeps_the_protocol():
 
 
 def written(path, steps, fault="", rnn="none"):
-    """A config in a file, with mixed actions."""
+    """Write a config with mixed actions to a file."""
     arguments = f"--actions=mixed --obs=parts {fault}"
     options = {"arguments": arguments, "timeout": 20.0, "restarts": 0}
     path.write_text(f"""
@@ -328,13 +328,13 @@ def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
     assert "the simulator started from scratch" in capsys.readouterr().out
     after = restore(run_dir, "last")
     assert before.env_steps == 128 and after.env_steps == 256
-    # Two games of two agents play seven episodes in two turns. A reset takes three windows, which
+    # Two games of two agents play seven episodes in two rounds. A reset takes three windows, which
     # is the length of agents' first episodes 0, and all but one window of agents' 1.
     assert evaluate(after, 7).lengths.tolist() == [3, 1, 3, 1, 3, 1, 3]
 
 
 @pytest.mark.toy
-def test_each_game_is_started_once_and_one_that_no_pool_takes_is_ended(tmp_path):
+def test_each_game_is_started_once_and_unused_games_are_ended(tmp_path):
     starts = tmp_path / "starts"
     game = tmp_path / "game.x86_64"
     game.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nexec {GAME} "$@"\n')
@@ -342,7 +342,7 @@ def test_each_game_is_started_once_and_one_that_no_pool_takes_is_ended(tmp_path)
     settings = EnvConfig(name=f"godot/{game}", num_envs=4)
 
     def started(number):
-        """The seeds of the games that were started since the last call, so many."""
+        """Return the seeds of the games started since the last call, and check their number."""
         seeds = [
             int(re.search(r"env_seed=(\d+)", line)[1]) for line in starts.read_text().splitlines()
         ]
@@ -365,7 +365,7 @@ def test_each_game_is_started_once_and_one_that_no_pool_takes_is_ended(tmp_path)
 
     again = registry.make(replace(settings, options={"timeout": 30.0}), 4, seed=1)
     (waiting,) = again._waiting
-    again.continue_at(7, 0.5)  # other episodes than at the beginning
+    again.continue_at(7, 0.5)  # other episodes than at the start
     again.pool(4)
     assert not waiting.engine.alive() and len(set(started(3))) == 3
     again.close()
@@ -377,9 +377,7 @@ def test_each_game_is_started_once_and_one_that_no_pool_takes_is_ended(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["godot/editor", "unity/editor"])
-def test_evaluations_in_the_editor_that_trains_are_refused_before_anything_waits(
-    name, tmp_path, capsys
-):
+def test_evaluations_in_an_editor_that_trains_are_rejected_before_waiting(name, tmp_path, capsys):
     config_file = tmp_path / "editor.yaml"
     config_file.write_text(f"env: {{name: {name}, num_envs: 1}}\n")
     assert train(config_file, tmp_path / "run", "--num_shards", "1") == 2
@@ -389,7 +387,7 @@ def test_evaluations_in_the_editor_that_trains_are_refused_before_anything_waits
     assert not (tmp_path / "run").exists()
 
 
-def test_a_game_that_ends_ends_the_run_with_its_log_and_the_run_is_saved(tmp_path, capsys):
+def test_a_game_that_exits_ends_the_run_with_its_log_and_the_run_is_saved(tmp_path, capsys):
     config_file = written(tmp_path / "small.yaml", 4000, fault="--fault=exit@90 --fault_seed=1")
     assert train(config_file, tmp_path / "run", "--eval.num_episodes", "0") == 2
     error = capsys.readouterr().err
@@ -421,7 +419,7 @@ def test_a_killed_trainer_leaves_no_game(tmp_path):
 
 
 def games_with(argument):
-    """Processes of scripted games, or their supervisors, that have an argument."""
+    """Return the processes of scripted games, or of their supervisors, with an argument."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

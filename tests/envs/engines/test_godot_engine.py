@@ -1,4 +1,4 @@
-"""`tests/games` under a real engine: runs alike, pictures, training, kills, broken answers."""
+"""`tests/games` in a real engine: determinism, images, training, kills, corrupted answers."""
 
 import contextlib
 import itertools
@@ -45,14 +45,14 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def logs(tmp_path, monkeypatch):
-    """The folder for the games' logs, which those that failed leave."""
+    """The folder for the logs that failed games leave."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
 def game(request, tmp_path):
-    """A folder of tests/games; an import writes into it."""
+    """A copy of a folder of tests/games, because an import writes into it."""
     shutil.copytree(GAMES / request.param, tmp_path / request.param)
     return str(tmp_path / request.param)
 
@@ -62,7 +62,7 @@ catch = pytest.mark.parametrize("game", ["catch"], indirect=True)
 
 
 def rollout_of(name, seed, steer=(0.0, 1.0), steps=150, **options):
-    """A rollout of three hunters who dash in one direction."""
+    """Return a rollout of three hunters that dash in one direction."""
     options = {"godot": str(ENGINE), "timeout": 60.0, "arguments": "--arenas=3", **options}
     env = registry.make(EnvConfig(name=f"godot/{name}", num_envs=3, options=options), 3, seed=seed)
 
@@ -93,7 +93,7 @@ binary_format/architecture="x86_64"
 
 
 @chase
-def test_an_exported_game_plays_as_its_project(game, tmp_path):
+def test_an_exported_game_behaves_like_its_project(game, tmp_path):
     root = ENGINE.parent.parent / "root"
     libraries = root / "usr/lib/x86_64-linux-gnu"
     template, program = root / "usr/bin/godot-template-release", tmp_path / "chase.x86_64"
@@ -117,7 +117,7 @@ PLUGIN = os.environ.get("GODOT_RL_PLUGIN", "")
 
 @pytest.mark.skipif(not PLUGIN, reason="GODOT_RL_PLUGIN is not set to a checkout of the plugin")
 @pytest.mark.parametrize("game", ["walk"], indirect=True)
-def test_a_game_with_the_official_plugin_is_stepped_as_by_hand(game):
+def test_a_game_with_the_official_plugin_equals_hand_worked_steps(game):
     shutil.copytree(Path(PLUGIN) / "addons", Path(game) / "addons")
     options = {"godot": str(ENGINE), "timeout": 60.0}
     env = registry.make(EnvConfig(name=f"godot/{game}", num_envs=2, options=options), 2)
@@ -129,9 +129,9 @@ def test_a_game_with_the_official_plugin_is_stepped_as_by_hand(game):
 
     first, rows = jax.device_get(jax.jit(first_and_rows)(jax.random.key(0)))
     env.close()
-    # A reset takes a tick. 23 ticks follow, of which the last 8 are steps to the left: action 0.
+    # A reset takes one tick. 23 ticks follow: the last 8 are steps to the left, action 0.
     np.testing.assert_array_equal(first, [[-8, 23], [-8, 23]])
-    # Episodes of 24 and 32 ticks end in the first tick of a window, and 7 of the next ones follow.
+    # Episodes of 24 and 32 ticks end in the first tick of a window, and 7 ticks of the next follow.
     np.testing.assert_array_equal(rows.obs[:, 0], [[7, 7], [15, 15], [7, 23], [-7, 7]])
     np.testing.assert_array_equal(rows.obs[:, 1], [[0, 31], [7, 7], [7, 15], [-1, 23]])
     np.testing.assert_array_equal(rows.reward, [[8, 8], [8, 8], [-8, 0], [-8, -8]])
@@ -140,13 +140,13 @@ def test_a_game_with_the_official_plugin_is_stepped_as_by_hand(game):
 
 
 @chase
-def test_the_chase_plays_twice_the_same(game):
+def test_the_chase_is_deterministic(game):
     rows = rollout_of(game, 1)
     again, other = rollout_of(game, 1), rollout_of(game, 2)
     assert_same(rows, again)
     assert not np.array_equal(rows.obs, other.obs)
     assert rows.truncated.any() and (~rows.valid).sum() == rows.truncated[:-1].sum()
-    # Dashing upwards, speed grows to 0.96 a second: by 3 / 60 of what is missing in each tick.
+    # Dashing upwards, speed approaches 0.96 per second: by 3 / 60 of the difference in each tick.
     height, speeds = rows.obs[:9, :, 5], 0.96 * (1 - 0.95 ** np.arange(1, 65))
     risen = np.cumsum(speeds / 60)[7::8]  # after 1, 2, ... windows of 8 ticks
     free = height[8] < 1  # the wall
@@ -156,7 +156,7 @@ def test_the_chase_plays_twice_the_same(game):
 
 
 @chase
-def test_the_right_constant_value_leaves_no_advantage_but_before_a_catch(game):
+def test_a_correct_constant_value_gives_zero_advantage_except_before_a_catch(game):
     rows = rollout_of(game, 1, steps=240)
     assert rows.truncated.sum() >= 3  # time limits after 75 windows
     value = np.full(rows.reward.shape, 4.0, np.float32)  # 1 / (1 - gamma)
@@ -173,7 +173,7 @@ def test_the_right_constant_value_leaves_no_advantage_but_before_a_catch(game):
 
 
 @catch
-def test_the_picture_that_a_game_paints_is_observed(game):
+def test_a_rendered_image_of_a_game_is_observed(game):
     flags = ("--path", game, "--headless", "--fixed-fps", "60", "--action_repeat=1", "--players=2")
     with contextlib.closing(Games(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
         assert games.layout.observation == Box((8, 8, 3), 0.0, 255.0, "uint8")
@@ -182,7 +182,7 @@ def test_the_picture_that_a_game_paints_is_observed(game):
             step = games.step(np.ones(2, int))
             for before, now, end in zip(pictures, step.obs, step.terminated, strict=True):
                 (ball,), (then,) = np.argwhere(now[..., 0]), np.argwhere(before[..., 0])
-                # A ball falls a row a step, as rows are sent, and begins in the first one.
+                # A ball falls one row per step and starts in the first row.
                 assert ball[0] == 0 if end else ball.tolist() == [then[0] + 1, then[1]]
                 assert 2 <= len(np.argwhere(now[7, :, 1])) <= 3 and not now[..., 2].any()
             pictures, ends = step.obs, ends + step.terminated.sum()
@@ -200,7 +200,7 @@ total_timesteps: 256
 
 
 def trained(folder, game, network, arguments):
-    """A finished run of four updates, by the command."""
+    """Train four updates by the command, and return the finished run."""
     options = {"arguments": arguments, "timeout": 60.0, "restarts": 0, "godot": str(ENGINE)}
     bptt = 8 if "gru" in network else 0
     file = folder / "small.yaml"
@@ -220,21 +220,21 @@ def test_the_chase_trains_with_a_memory(game, tmp_path):
 
 
 @chase
-def test_hunters_and_prey_train_with_policies_of_their_own(game, tmp_path):
+def test_hunters_and_prey_train_with_separate_policies(game, tmp_path):
     network = "{hidden: [8], policies: {'hunter_*': hunters, 'prey_*': prey}}"
     run = trained(tmp_path, game, network, "--arenas=2 --prey=learned")
-    # What a hunter is paid its prey pays.
+    # The prey's reward is the negative reward of its hunter.
     returns = run.metrics["eval/return_mean"]  # NaN at updates without an evaluation
     np.testing.assert_allclose(returns[np.isfinite(returns)], 0.0, atol=1e-4)
 
 
 @catch
-def test_the_camera_game_trains_on_its_pictures(game, tmp_path):
+def test_the_camera_game_trains_on_its_images(game, tmp_path):
     trained(tmp_path, game, "{hidden: [8]}", "--players=4 --action_repeat=1")
 
 
 def broken(draw, step):
-    """An answer to a step, as bytes, with something wrong in it: in the message, or its bytes."""
+    """Return a corrupted answer to a step: the message or its bytes are wrong."""
     if draw.random() < 0.6:
         return frame(spoil(draw, step))
     data = bytearray(frame(step))
@@ -251,7 +251,7 @@ def broken(draw, step):
 
 
 def read(games, layout, data):
-    """The arrays of an answer that ends after `data`."""
+    """Return the arrays of an answer that ends after `data`."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         game = games._games[0]
@@ -263,7 +263,7 @@ def read(games, layout, data):
 
 
 @pytest.mark.parametrize("game", ["chase", "catch"], indirect=True)
-def test_ten_thousand_answers_are_broken_on_their_way_and_no_more_than_refused(game):
+def test_ten_thousand_corrupted_answers_are_parsed_or_rejected(game):
     flags = ("--path", game, "--headless", "--fixed-fps", "60", "--arenas=2", "--players=2")
     draw, refused, count = random.Random(1), 0, 10_000
     with contextlib.closing(Games(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
@@ -302,7 +302,7 @@ for _ in range(10**9):
 
 
 def processes(mark):
-    """(number, command line) of the processes that have a mark."""
+    """Return (process id, command line) of the processes with a mark."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -313,7 +313,7 @@ def processes(mark):
 
 
 def strike(who, number, trainer, mark):
-    """Ends the trainer, or all games with or without their supervisors, by a signal."""
+    """Send a signal to the trainer, or to all games or their supervisors."""
     if who == "trainer":
         trainer.send_signal(number)
     for process, text in processes(mark):
@@ -338,7 +338,7 @@ ORDERS = (
 
 @pytest.mark.timeout(900)
 @catch
-def test_fifty_starts_and_kills_in_every_order_leave_no_process(game, tmp_path):
+def test_fifty_starts_and_kills_in_every_order_leave_no_processes(game, tmp_path):
     subprocess.run([ENGINE, "--headless", "--path", game, "--import"], check=True, timeout=120)
     turns = list(itertools.product(MOMENTS, ORDERS, (0, 1)))
     assert len(turns) == 48
@@ -358,7 +358,9 @@ def test_fifty_starts_and_kills_in_every_order_leave_no_process(game, tmp_path):
                 assert trainer.stdout.readline() == "stepping\n"
             for who, number in order:
                 strike(who, number, trainer, mark)
-            alone = all(who == "games" for who, _ in order)  # games go on without their supervisors
+            alone = all(
+                who == "games" for who, _ in order
+            )  # games continue without their supervisors
             if alone and not restarts and moment == "while games step":
                 assert trainer.wait(90) == 1  # an EngineError
         finally:
@@ -369,7 +371,7 @@ def test_fifty_starts_and_kills_in_every_order_leave_no_process(game, tmp_path):
 
 
 def wait_for(condition, seconds=60.0):
-    """Waits until a condition holds."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Scripted Godot games in processes: steps and ends by hand, two at once, and games that fail."""
+"""Scripted Godot games in processes: steps and ends by hand, parallel games, and failures."""
 
 import re
 import tempfile
@@ -18,7 +18,7 @@ STAY = np.ones(2, int)
 
 @pytest.fixture(autouse=True)
 def logs(tmp_path, monkeypatch):
-    """The folder for the games' logs, which those that failed leave."""
+    """The folder for the logs that failed games leave."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -29,7 +29,7 @@ def flags(step):
 
 def test_the_first_observation_is_read_after_one_action_of_zeros(tmp_path):
     games = start(f"--record={tmp_path / 'record'}")
-    # Agent 0's episode of three windows ends while the game catches up; nobody is told.
+    # Agent 0's episode of three windows ends while the game catches up. It is not reported.
     assert games.reset(0)[:, 1:].tolist() == [[0, 0], [3, 1]]
     games.step(np.array([2, 0]))
     games.close()
@@ -43,10 +43,10 @@ def test_the_first_observation_is_read_after_one_action_of_zeros(tmp_path):
     assert messages[0]["major_version"] == "0" and messages[0]["minor_version"] == "7"
 
 
-def test_rewards_and_ends_are_the_games(tmp_path):
+def test_rewards_and_ends_equal_those_of_the_game(tmp_path):
     games = start()
     obs = games.reset(0)
-    # Windows so far: 0 of 3, and 3 of 4. All eight ticks of a window pay an eighth for a right act.
+    # Windows so far: 0 of 3, and 3 of 4. Each of 8 ticks gives 1/8 for the right action.
     ends = []
     for _ in range(5):
         step = games.step(right(obs))
@@ -54,16 +54,20 @@ def test_rewards_and_ends_are_the_games(tmp_path):
         obs = step.obs
         assert not step.truncated.any() and not step.diverged.any()
         np.testing.assert_array_equal(step.terminated, step.at_once)
-        np.testing.assert_array_equal(obs[step.terminated, 1], 0)  # the next episode's
+        np.testing.assert_array_equal(obs[step.terminated, 1], 0)  # of the next episode
         ends.append(np.flatnonzero(step.terminated).tolist())
     assert ends == [[1], [], [0], [], [1]]
     np.testing.assert_array_equal(games.step(STAY).reward, [0, 0])
     games.close()
 
 
-def test_a_game_is_reset_again_in_the_middle_of_episodes():
+def test_a_game_can_be_reset_in_the_middle_of_episodes():
     games = start("--cut=1")
-    for steps in (1, 3, 5):  # after three an agent is cut, whose next row would be skipped
+    for steps in (
+        1,
+        3,
+        5,
+    ):  # after three steps an agent is truncated, and its next row would be skipped
         obs = games.reset(0)
         assert obs[:, 1:].tolist() == [[0, 0], [3, 1]]
         for _ in range(steps):
@@ -72,24 +76,24 @@ def test_a_game_is_reset_again_in_the_middle_of_episodes():
     games.close()
 
 
-def test_a_time_limit_shows_the_last_observation_and_the_row_after_counts_nothing(tmp_path):
+def test_a_time_limit_returns_the_last_observation_and_the_next_row_is_skipped(tmp_path):
     games = start("--cut=1", f"--record={tmp_path / 'record'}")
     obs = games.reset(0)
     for _ in range(3):
         step = games.step(right(obs))
         obs = step.obs
     assert flags(step) == [[], [0], [], []]
-    assert obs[0].tolist()[1:] == [3, 0]  # three windows: the last of the old episode
+    assert obs[0].tolist()[1:] == [3, 0]  # three windows: the last observation of the old episode
     assert step.reward.tolist() == [1, 1]
     step = games.step(np.array([2, 2]))
     assert step.obs[0].tolist()[1:] == [1, 0]  # one window into the new one
     assert step.reward[0] == 0 and not any(flags(step)[:3])
     games.close()
-    # That agent's action was ignored, and its neighbour's was not.
+    # The action of that agent is ignored, but not that of the other one.
     assert received(tmp_path / "record")[-2]["action"] == [{"move": 0}, {"move": 2}]
 
 
-def test_games_step_side_by_side_with_seeds_of_their_own():
+def test_games_step_in_parallel_with_their_own_seeds():
     games = start(count=2)
     first = [games.reset(0)]
     first += [games.step(np.ones(4, int)).obs for _ in range(12)]
@@ -102,7 +106,7 @@ def test_games_step_side_by_side_with_seeds_of_their_own():
     np.testing.assert_array_equal(first, second)
 
 
-def test_actions_of_mixed_kinds_arrive_in_the_games_order(tmp_path):
+def test_mixed_actions_are_sent_in_the_order_of_the_game(tmp_path):
     games = start("--actions=mixed", "--obs=parts", f"--record={tmp_path / 'record'}")
     obs = games.reset(0)
     assert {name: part.shape for name, part in obs.items()} == {"obs": (2, 3), "phase": (2,)}
@@ -116,7 +120,7 @@ def test_actions_of_mixed_kinds_arrive_in_the_games_order(tmp_path):
     ]
 
 
-def test_games_of_older_plugins_and_cameras_work():
+def test_older_plugins_and_cameras_are_supported():
     games = start("--old=1")
     assert games.step(right(games.reset(0))).reward.tolist() == [1, 1]
     games.close()
@@ -131,7 +135,7 @@ def test_games_of_older_plugins_and_cameras_work():
 
 
 @pytest.mark.parametrize("fault", ["nan", "inf"])
-def test_a_value_that_is_not_finite_ends_all_episodes_of_its_game_alone(fault):
+def test_a_nonfinite_value_ends_only_the_episodes_of_its_game(fault):
     games = start(f"--fault={fault}@3", "--fault_seed=6", count=2)
     obs = games.reset(0)
     step = games.step(right(obs))
@@ -142,7 +146,7 @@ def test_a_value_that_is_not_finite_ends_all_episodes_of_its_game_alone(fault):
     assert games.diverged_value.endswith(f" = {fault}")
     step = games.step(right(step.obs))
     assert flags(step)[:3] == [[0], [], []]
-    assert step.reward.tolist() == [1, 1, 0, 0]  # the row that only delivers first observations
+    assert step.reward.tolist() == [1, 1, 0, 0]  # this row only returns first observations
     assert step.obs[2:, 1].tolist() == [0, 3]
     assert games.step(right(step.obs)).reward.tolist() == [1, 1, 1, 1]
     games.close()
@@ -163,14 +167,14 @@ def test_a_value_that_is_not_finite_ends_all_episodes_of_its_game_alone(fault):
         ("twice@2", r"sent a message without a request"),
     ],
 )
-def test_a_game_that_fails_is_named_and_all_end(fault, words):
+def test_a_failed_game_is_reported_and_all_games_end(fault, words):
     games = start(f"--fault={fault}", timeout=2.0 if "hang" in fault else 8.0)
     began, action = time.monotonic(), STAY
     games.reset(0)
     with pytest.raises(EngineError, match=words) as caught:
         for _ in range(4):
             games.step(action)
-            time.sleep(0.05)  # for what a game says without being asked
+            time.sleep(0.05)  # for unrequested messages of a game
     assert "a scripted game" in str(caught.value)  # its log
     with pytest.raises(EngineError, match=words):
         games.step(action)
@@ -196,12 +200,12 @@ def test_a_game_that_fails_is_named_and_all_end(fault, words):
         ("nobody", MakeError, r"game 0: n_agents = 0"),
     ],
 )
-def test_a_game_that_cannot_be_used_is_named_when_it_starts(fault, error, words):
+def test_an_unusable_game_is_reported_when_it_starts(fault, error, words):
     with pytest.raises(error, match=words):
         start(f"--fault={fault}", timeout=0.7 if fault == "never" else 8.0)
 
 
-def test_a_game_that_fails_is_started_again_so_many_times(caplog):
+def test_a_failed_game_is_restarted_a_limited_number_of_times(caplog):
     games = start("--fault=exit@3", "--fault_seed=6", count=2, restarts=1)
     obs = games.reset(0)
     obs = games.step(right(obs)).obs
@@ -211,14 +215,14 @@ def test_a_game_that_fails_is_started_again_so_many_times(caplog):
     assert step.reward.tolist() == [1, 1, 0, 0] and not step.obs[2:].any()
     step = games.step(right(step.obs))
     assert step.reward.tolist() == [1, 1, 0, 0] and step.obs[2:, 1].tolist() == [0, 3]
-    step = games.step(right(step.obs))  # it has another seed now, and the fault no more
+    step = games.step(right(step.obs))  # it has another seed now, without the fault
     assert step.reward.tolist() == [1, 1, 1, 1]
     games.fleet.games[0].engine.kill()
     with pytest.raises(EngineError, match="game 0 was killed"):
         games.step(right(step.obs))
 
 
-def test_a_game_that_cannot_start_again_uses_up_its_restarts(caplog):
+def test_a_game_that_cannot_restart_uses_up_its_restarts(caplog):
     games = start("--fault=crash@1", restarts=2)
     with pytest.raises(EngineError, match="game 0 was killed by SIGABRT"):
         games.reset(0)
@@ -227,7 +231,7 @@ def test_a_game_that_cannot_start_again_uses_up_its_restarts(caplog):
 
 
 @pytest.mark.full
-def test_ten_starts_and_kills_leave_nothing():
+def test_ten_starts_and_kills_leave_no_processes():
     for turn in range(10):
         games = start(seed=turn)
         games.reset(0)

@@ -1,4 +1,4 @@
-"""The code on docs/godot.md: a policy's file in the form of the plugin's own inference."""
+"""The code of docs/godot.md: conversion of a policy's file for the plugin's inference."""
 
 import re
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.toy
 
 
 def policy(path, actions):
-    """A policy whose continuous action is part of its observation [1, 3], and its choice 2."""
+    """Write a policy whose continuous action is part of its observation [1, 3]; its choice is 2."""
     from onnx import TensorProto, helper, numpy_helper
 
     name = "action.{}" if len(actions) > 1 else "action"
@@ -43,7 +43,7 @@ def policy(path, actions):
         ({"dash": ("discrete", 3)}, [0, 0, 1]),
     ],
 )
-def test_the_page_turns_a_policy_into_the_plugins_form(tmp_path, actions, output):
+def test_the_code_of_the_page_converts_a_policy_for_the_plugin(tmp_path, actions, output):
     text = (ROOT / "docs/godot.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     scope = {"__name__": "page"}

@@ -1,4 +1,4 @@
-"""Frames of a Godot game by hand, and thousands that are wrong."""
+"""Messages of a Godot game by hand, and thousands of corrupted ones."""
 
 import json
 import random
@@ -44,7 +44,7 @@ def test_a_frame_is_four_bytes_of_length_and_utf_8(pair):
     assert wire.receive(SECONDS) == {"a": "é"}
 
 
-def test_frames_may_arrive_in_pieces_or_together(pair):
+def test_messages_may_arrive_in_pieces_or_together(pair):
     wire, game = pair
     data = frame({"n": 1}) + frame({"n": 2})
     for piece in (data[:2], data[2:7], data[7:20], data[20:]):
@@ -68,7 +68,7 @@ def test_frames_may_arrive_in_pieces_or_together(pair):
         (b"\x05\x00\x00\x00{", r"did not reply within 0\.2 s"),
     ],
 )
-def test_what_is_no_message_is_refused_within_its_time(pair, sent, words):
+def test_an_invalid_message_is_rejected_within_the_timeout(pair, sent, words):
     wire, game = pair
     game.sendall(sent)
     began = time.monotonic()
@@ -77,7 +77,7 @@ def test_what_is_no_message_is_refused_within_its_time(pair, sent, words):
     assert time.monotonic() - began < 5 * SECONDS
 
 
-def test_a_game_that_sends_a_byte_now_and_then_does_not_hold_us_up(pair):
+def test_a_slow_sender_does_not_delay_the_timeout(pair):
     wire, game = pair
     stop = threading.Event()
 
@@ -94,7 +94,7 @@ def test_a_game_that_sends_a_byte_now_and_then_does_not_hold_us_up(pair):
     thread.join()
 
 
-def test_the_largest_length_takes_no_memory_before_its_bytes_arrive(pair):
+def test_the_largest_length_allocates_no_memory_before_its_bytes_arrive(pair):
     wire, game = pair
     game.sendall(struct.pack("<I", LARGEST_FRAME) + b"{")
     game.close()
@@ -103,7 +103,7 @@ def test_the_largest_length_takes_no_memory_before_its_bytes_arrive(pair):
     assert len(wire._received) == 5
 
 
-def test_a_game_that_does_not_read_is_given_up(pair):
+def test_a_game_that_does_not_read_is_an_error(pair):
     wire, _ = pair
     with pytest.raises(WireError, match="did not read a message"):
         wire.send({"x": "x" * 10_000_000}, SECONDS)
@@ -122,7 +122,7 @@ MIXED = {
 }
 
 
-def test_actions_are_named_in_the_games_order():
+def test_actions_are_written_in_the_order_of_the_game():
     layout = layout_of(info([BOX] * 2, [MIXED] * 2, 2))
     parts = {"brake": Box((1,), -1.0, 1.0), "jump": Discrete(3), "turn": Box((2,), -1.0, 1.0)}
     assert layout.action == Dict.of(parts)
@@ -141,13 +141,13 @@ def test_actions_are_named_in_the_games_order():
     )
 
 
-def test_one_description_serves_all_agents_of_older_plugins():
+def test_one_description_covers_all_agents_of_older_plugins():
     layout = layout_of(info(BOX, MOVE, 3))
     assert layout.size == 3 and layout.names == ()
     assert (layout.observation, layout.action) == (Box((2,)), Discrete(3))
 
 
-def test_images_lose_the_alpha_that_was_not_declared():
+def test_an_undeclared_alpha_channel_is_removed():
     space = {"camera_2d": {"size": [3, 1, 2], "space": "box"}}
     layout = layout_of(info([space], [MOVE]))
     assert layout.observation == Box((1, 2, 3), 0.0, 255.0, "uint8")
@@ -164,17 +164,17 @@ def test_images_lose_the_alpha_that_was_not_declared():
         list(layout.read([{"camera_2d": None}]))
 
 
-def test_a_mask_is_a_part_of_the_observation():
+def test_an_action_mask_is_part_of_the_observation():
     space = BOX | {"action_mask": {"size": [3], "space": "box"}}
     layout = layout_of(info([space], [MOVE]))
     assert layout.observation["action_mask"] == Box((3,), 0.0, 1.0, "uint8")
     (mask, _) = layout.read([{"obs": [0, 0], "action_mask": [0, 1, 1]}])
     assert mask.tolist() == [[0, 1, 1]]
     (mask, _) = layout.read([{"obs": [0, 0], "action_mask": [0, 0, 0]}])
-    assert mask.tolist() == [[1, 1, 1]]  # that allows nothing
+    assert mask.tolist() == [[1, 1, 1]]  # an empty mask allows everything
 
 
-def test_agents_of_other_policies_are_padded_and_say_who_they_are():
+def test_agents_of_several_policies_are_padded_and_have_an_agent_index():
     wide = {"obs": {"size": [3], "space": "box"}}
     two = {"move": {"size": 2, "action_type": "discrete"}}
     names = ["hunter", "prey", "hunter"]
@@ -214,7 +214,7 @@ def test_agents_of_other_policies_are_padded_and_say_who_they_are():
         (info([BOX] * 2, [MOVE, MIXED], 2), "cannot be padded"),
     ],
 )
-def test_a_description_that_cannot_be_used_is_refused_in_a_sentence(message, words):
+def test_an_unusable_description_gets_a_one_sentence_error(message, words):
     with pytest.raises(MakeError, match=words) as caught:
         layout_of(message)
     assert "\n" not in str(caught.value)
@@ -241,7 +241,7 @@ STRANGE = (
 
 
 def spoil(draw, tree):
-    """A copy of a JSON tree with something in it replaced, removed or added."""
+    """Return a copy of a JSON tree with something replaced, removed or added."""
     if isinstance(tree, dict | list) and tree and draw.random() < 0.8:
         copy = dict(tree) if isinstance(tree, dict) else list(tree)
         key = draw.choice(list(copy) if isinstance(copy, dict) else range(len(copy)))
@@ -257,7 +257,7 @@ def spoil(draw, tree):
 
 
 def spoiled_bytes(draw):
-    """A frame that is not what the game should send."""
+    """Return a corrupted message."""
     kind = draw.random()
     step = STEP | {"done": [False, draw.random() < 0.5]}
     if kind < 0.6:
@@ -275,7 +275,7 @@ def spoiled_bytes(draw):
 
 
 def one_game():
-    """Games with one game of two agents, which `feed` speaks for."""
+    """Return `Games` with one game of two agents, whose messages `feed` sends."""
     games, game = Games.__new__(Games), Game.__new__(Game)
     game.engine, game._launch = GameHandle("the game"), Launch((), SECONDS)
     game.layout = games.layout = layout_of(info([SPACES] * 2, [MOVE] * 2, 2))
@@ -284,7 +284,7 @@ def one_game():
 
 
 def feed(games, game, data):
-    """What the game's answer to a step becomes, if it sends `data` and ends."""
+    """Return the parsed answer to a step if the game sends `data` and exits."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         game._wire = Wire(ours)
@@ -293,7 +293,7 @@ def feed(games, game, data):
         return games._parse_one(0, game.answer())
 
 
-def test_a_right_frame_is_read_and_its_cut_agent_has_its_last_observation():
+def test_a_truncated_agent_gets_its_terminal_observation():
     last = ONE | {"obs": [9.0, 9.0, 9.0]}
     step = STEP | {"info": [{}, {"truncated": True, "terminal_observation": last}]}
     parsed = feed(*one_game(), frame(step))
@@ -303,7 +303,7 @@ def test_a_right_frame_is_read_and_its_cut_agent_has_its_last_observation():
     assert parsed.truncated.tolist() == [False, True] and not parsed.terminated.any()
 
 
-def test_a_row_that_is_no_step_keeps_the_observation_that_was_sent():
+def test_a_skipped_row_keeps_the_observation_that_was_sent():
     infos = [{}, {"truncated": True, "terminal_observation": ONE | {"obs": [9.0, 9.0, 9.0]}}]
     reply = STEP | {"info": infos}
     games, _ = one_game()
@@ -313,7 +313,7 @@ def test_a_row_that_is_no_step_keeps_the_observation_that_was_sent():
         assert parsed.truncated.tolist() == [False, not skipped]
 
 
-def test_spoiled_frames_are_parsed_or_refused():
+def test_corrupted_messages_are_parsed_or_rejected():
     count = 2_000
     draw, (games, game) = random.Random(count), one_game()
     refused = 0
@@ -331,7 +331,7 @@ def test_spoiled_frames_are_parsed_or_refused():
     assert 0.5 * count < refused < count
 
 
-def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
+def test_a_spinning_wait_falls_back_to_sleep_and_detects_a_closed_connection(pair):
     wire, game = pair
     game.sendall(frame({"x": 1}))
     assert wire.receive(SECONDS, eager=1.0) == {"x": 1}
@@ -368,7 +368,7 @@ def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
         ),
     ],
 )
-def test_a_value_that_its_space_does_not_hold_is_an_error(part, value, words):
+def test_a_value_outside_its_space_is_an_error(part, value, words):
     layout = layout_of(info([SPACES], [MOVE], 1))
     with pytest.raises(WireError, match=words):
         list(layout.read([ONE | {part: value}]))

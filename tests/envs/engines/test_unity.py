@@ -1,4 +1,4 @@
-"""Unity players, played by a scripted game: they start, step, fail, are trained with and end."""
+"""Unity builds, played by a scripted game: starts, steps, failures, training and ends."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def path(tmp_path_factory):
 
 
 def play(path, arguments="", count=1, asked=None, restarts=0, **fields):
-    """Players that have begun; the first of them was looked at."""
+    """Return started builds. The layout comes from the first one."""
     spec = PlayerSpec(path, arguments=arguments, **{"timeout": 20.0, **fields})
     player = Player(spec, 0)
     try:
@@ -56,12 +56,12 @@ def play(path, arguments="", count=1, asked=None, restarts=0, **fields):
 
 
 def still(players):
-    """Actions that move nothing."""
+    """Return actions that move nothing."""
     return np.zeros((players.layout.size * len(players.players), 2), np.float32)
 
 
 def gone(*groups, seconds=8.0):
-    """True once none of these groups of processes is left."""
+    """Wait until no process of these groups is left, and return whether that is so."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         command = ["ps", "-eo", "pgid=,stat="]
@@ -74,13 +74,13 @@ def gone(*groups, seconds=8.0):
 
 
 def ended(players):
-    """True once none of their processes is left."""
+    """Wait until none of their processes is left, and return whether that is so."""
     return gone(*(player.engine.pid for player in players.players))
 
 
 @pytest.mark.toy
-def test_returns_are_those_of_a_game_that_asks_every_fifth_tick_and_ends_between(path):
-    """Standing still pays (1 - |goal|) / 5 for each of an agent's 30, 29 or 28 ticks."""
+def test_returns_are_correct_with_decisions_every_fifth_tick_and_ends_in_between(path):
+    """Standing still gives (1 - |goal|) / 5 for each of an agent's 30, 29 or 28 ticks."""
     ends = {30: 0, 29: 0, 28: 0}
     players = play(path, "--agents 3 --period 5 --offset 2 --stagger 3", 2, {"": 3})
     try:
@@ -96,8 +96,8 @@ def test_returns_are_those_of_a_game_that_asks_every_fifth_tick_and_ends_between
                     first[row] = None if out.absent[row] else seen
                 elif out.terminated[row]:
                     goal, age = first[row]
-                    ticks = round(seen[1] * 10)  # its age: this is the true last observation
-                    asked = ticks - round(age * 10)  # without those before it asked first
+                    ticks = round(seen[1] * 10)  # its age in the true last observation
+                    asked = ticks - round(age * 10)  # without the ticks before its first decision
                     assert paid[row] == pytest.approx((1 - abs(goal)) * asked / 5, rel=1e-5)
                     ends[ticks] += 1
                     first[row], paid[row] = None, 0
@@ -108,7 +108,7 @@ def test_returns_are_those_of_a_game_that_asks_every_fifth_tick_and_ends_between
 
 
 @pytest.mark.toy
-def test_settings_and_the_seed_reach_the_player(path, tmp_path):
+def test_settings_and_the_seed_reach_the_build(path, tmp_path):
     record = tmp_path / "heard"
     options = {
         "time_scale": 7.5,
@@ -128,7 +128,7 @@ def test_settings_and_the_seed_reach_the_player(path, tmp_path):
 
 
 @pytest.mark.toy
-def test_an_agents_pause_leaves_its_slot_empty_and_max_step_truncates(path):
+def test_a_pausing_agent_leaves_its_slot_empty_and_max_step_truncates(path):
     players = play(path, "--agents 2 --length 3 --stagger 2 --pause 3 --cut")
     try:
         players.reset(0)
@@ -137,15 +137,15 @@ def test_an_agents_pause_leaves_its_slot_empty_and_max_step_truncates(path):
         players.close()
     assert not any(out.terminated.any() for out in rows)
     ends = np.argwhere([out.truncated for out in rows]).tolist()
-    # Agent 1 asks twice, pauses and takes the slot that agent 0 has left; agent 0 asks three times.
+    # Agent 1 decides twice, pauses and takes the slot of agent 0, which decides three times.
     assert ends == [[1, 1], [2, 0], [5, 0], [7, 1]]
     assert [out.absent[0] for out in rows] == [False, False, True, False, False, True, True, False]
 
 
 @pytest.mark.toy
 @pytest.mark.parametrize("cut", [False, True])
-def test_an_episode_under_the_same_id_begins_with_an_empty_memory(cut, path):
-    """Episodes of 3 decisions: rows 0, 1 and 2 decide, row 3 brings the next first observation."""
+def test_a_new_episode_with_the_same_id_starts_with_an_empty_memory(cut, path):
+    """Episodes of 3 decisions: rows 0, 1 and 2 decide, row 3 has the next first observation."""
     options = {"arguments": f"--agents 1 --length 3{' --cut' * cut}", "timeout": 20.0}
     env = registry.make(EnvConfig(name=f"unity/{path}", num_envs=1, options=options), 1, seed=3)
     valid, ended, age, start = [], [], [], []
@@ -173,7 +173,7 @@ def test_an_episode_under_the_same_id_begins_with_an_empty_memory(cut, path):
     ("arguments", "capacities"),
     [
         ("--agents 1", (1,)),
-        ("--agents 5 --period 5 --offset 1", (5,)),  # one agent a tick
+        ("--agents 5 --period 5 --offset 1", (5,)),  # one agent per tick
         ("--agents 3 --period 4 --offset 3 --behaviours A,B", (3, 3)),
         ("--agents 2 --period 3 --offset 1 --length 1 --stagger 2", (2,)),  # ends before agent 1
         ("--agents 2 --length 1 --pause 1", (2,)),  # new ids after each decision
@@ -191,7 +191,7 @@ def test_slots_are_counted_over_a_whole_decision_period(arguments, capacities, p
 
 
 @pytest.mark.toy
-def test_images_are_observed_beside_vectors(path):
+def test_images_are_observed_next_to_vectors(path):
     players = play(path, "--camera stacked")
     try:
         obs, _ = players.reset(0)
@@ -204,7 +204,7 @@ def test_images_are_observed_beside_vectors(path):
 
 
 @pytest.mark.toy
-def test_a_behaviour_that_comes_later_has_the_slots_that_were_asked_for(path):
+def test_a_behaviour_that_appears_later_has_the_configured_slots(path):
     players = play(path, "--behaviours Early?team=0,Late?team=1 --late 4", asked={"Late": 2})
     try:
         assert players.layout.names == ("Early?team=0", "Late?team=1")
@@ -219,13 +219,13 @@ def test_a_behaviour_that_comes_later_has_the_slots_that_were_asked_for(path):
 
 
 @pytest.mark.toy
-def test_a_behaviour_that_comes_unasked_ends_the_run(path):
+def test_an_unconfigured_behaviour_that_appears_later_is_an_error(path):
     players = play(path, "--behaviours Early,Late --late 4", restarts=2)
     players.reset(0)
     with pytest.raises(EngineError, match="game 0 has agents of behaviour 'Late'"):
         for _ in range(5):
             players.step(still(players))
-    assert players.fleet.restarts == 0  # it would be the same again
+    assert players.fleet.restarts == 0  # a restart would fail in the same way
     assert ended(players)
 
 
@@ -240,7 +240,7 @@ def test_a_behaviour_that_comes_unasked_ends_the_run(path):
         ("hang", r"(?s)game 0 did not step within 1.5 s.*thinking"),
     ],
 )
-def test_a_player_that_fails_is_named_with_the_end_of_its_log(fault, said, path):
+def test_a_failed_build_is_reported_with_the_end_of_its_log(fault, said, path):
     players = []
     with pytest.raises(EngineError, match=said):
         players.append(play(path, f"--fault {fault}", timeout=1.5 if fault != "die" else 20.0))
@@ -251,7 +251,7 @@ def test_a_player_that_fails_is_named_with_the_end_of_its_log(fault, said, path)
 
 
 @pytest.mark.toy
-def test_a_player_that_dies_is_started_again_and_its_episodes_diverge(path, caplog):
+def test_a_build_that_exits_is_restarted_and_its_episodes_diverge(path, caplog):
     players = play(path, "--fault die --agents 2", count=2, restarts=1)
     try:
         players.reset(0)
@@ -263,7 +263,7 @@ def test_a_player_that_dies_is_started_again_and_its_episodes_diverge(path, capl
         mine = np.flatnonzero(out.diverged)
         assert out.absent[mine].all()
         assert re.search("ended with exit code 7.*Restarting it .1 of 1", caplog.text)
-        out = players.step(still(players))  # the same fault is nearby in the other player
+        out = players.step(still(players))  # the other build has the same fault soon
     except EngineError:
         assert players.fleet.restarts == 1
     finally:
@@ -271,7 +271,7 @@ def test_a_player_that_dies_is_started_again_and_its_episodes_diverge(path, capl
 
 
 @pytest.mark.toy
-def test_the_editor_connects_to_a_port_of_ours(path):
+def test_the_editor_connects_to_the_configured_port(path):
     del path
     port = free_port()
     editor = subprocess.Popen(
@@ -292,7 +292,7 @@ def test_the_editor_connects_to_a_port_of_ours(path):
 
 
 @pytest.mark.toy
-def test_the_editor_is_one_player_which_training_has_for_itself():
+def test_the_editor_is_one_build_that_training_does_not_share():
     options = {"port": free_port(), "timeout": 20.0}
     arguments = ["--mlagents-port", str(options["port"])]
     editor = subprocess.Popen(
@@ -322,7 +322,7 @@ sys.stdin.read()
 
 
 @pytest.mark.toy
-def test_nothing_is_left_of_a_trainer_that_is_killed(path):
+def test_a_killed_trainer_leaves_no_unity_processes(path):
     trainer = subprocess.Popen(
         [sys.executable, "-c", HOLD, path],
         stdin=subprocess.PIPE,
@@ -351,7 +351,7 @@ class Echo:
 
 
 @pytest.mark.toy
-def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
+def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
     (tmp_path / "echo.py").write_text(OWN)
     record = tmp_path / "heard"
     name = f"{tmp_path / 'echo.py'}:Echo"
@@ -380,7 +380,7 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
         ({}, {"name": "unity/no/such/Game"}, "no/such/Game not found in "),
     ],
 )
-def test_what_is_wrong_in_a_config_is_said_in_one_sentence(options, more, said, path):
+def test_wrong_unity_configs_are_rejected(options, more, said, path):
     config = EnvConfig(**{"name": f"unity/{path}", "num_envs": 2, "options": options, **more})
     with pytest.raises((ValueError, SimulatorError), match=said):
         registry.make(config, 2)
@@ -401,7 +401,7 @@ total_timesteps: {steps}
 
 
 def run(path, tmp_path, arguments, *, slots, rnn="none", length=16, steps=256):
-    """A finished training run."""
+    """Return a finished training run."""
     file = tmp_path / "unity.yaml"
     bptt = 8 if rnn != "none" else 0
     file.write_text(
@@ -419,14 +419,14 @@ def run(path, tmp_path, arguments, *, slots, rnn="none", length=16, steps=256):
     return ppo.load(tmp_path / "run")
 
 
-def test_agents_that_ask_in_turns_train_with_a_memory_and_are_evaluated(path, tmp_path):
+def test_agents_with_alternating_decisions_train_with_a_memory_and_are_evaluated(path, tmp_path):
     arguments = "--agents 2 --behaviours A,B --period 3 --offset 1 --stagger 2 --nan"
     done = run(path, tmp_path, arguments, slots=2, rnn="gru", steps=160)
     metrics = done.metrics
     assert metrics["charts/diverged"].sum() > 0
     assert np.isfinite(metrics["losses/policy_loss"]).all()
     assert metrics["charts/episodes"].sum() > 0
-    exchanges = metrics["Game/Exchanges"]  # the most recent number of them
+    exchanges = metrics["Game/Exchanges"]  # the most recent number
     assert np.isfinite(exchanges).all() and (np.diff(exchanges) > 0).all()
 
 
@@ -435,14 +435,14 @@ def test_agents_that_ask_in_turns_train_with_a_memory_and_are_evaluated(path, tm
     "actions",
     [
         pytest.param("discrete", marks=pytest.mark.slow),
-        pytest.param("hybrid", marks=pytest.mark.full),  # both at once
+        pytest.param("hybrid", marks=pytest.mark.full),  # both kinds together
         pytest.param("continuous", marks=pytest.mark.slow),
     ],
 )
 def test_every_kind_of_action_is_learned(actions, path, tmp_path):
-    """At random 6 decisions pay 2 (discrete), 1.6 (continuous), or both; at best 6 each.
+    """Random decisions give 2 (discrete), 1.6 (continuous), or both; the best ones 6 each.
 
-    Both pay 8 at most where only one is learned.
+    If only one of both is learned, they give at most 8.
     """
     arguments = f"--agents 4 --actions {actions} --period 5 --stagger 3"
     done = run(path, tmp_path, arguments, slots=4, length=64, steps=12_000)

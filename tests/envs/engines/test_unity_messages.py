@@ -1,4 +1,4 @@
-"""ML-Agents' messages by hand-made bytes, side channels and images."""
+"""Messages of ML-Agents: hand-made bytes, side channels and images."""
 
 import io
 import struct
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.toy
 
 
 def varint(number, value):
-    """A field of a whole number below 2^14."""
+    """Return a field with an integer below 2^14."""
     low = [value] if value < 128 else [value & 127 | 128, value >> 7]
     return bytes([number << 3, *low])
 
 
 def block(number, data):
-    """A field with a length: bytes, texts, messages and packed arrays."""
+    """Return a field with a length: bytes, texts, messages or packed arrays."""
     assert len(data) < 128
     return bytes([number << 3 | 2, len(data)]) + data
 
@@ -34,7 +34,7 @@ def floats(*values):
     return struct.pack(f"<{len(values)}f", *values)
 
 
-def test_a_player_names_itself_in_the_bytes_that_unity_sends():
+def test_the_first_message_of_a_build_is_read_from_its_bytes():
     brain = (
         block(3, bytes([4]))
         + varint(6, 1)
@@ -55,7 +55,7 @@ def test_a_player_names_itself_in_the_bytes_that_unity_sends():
     assert list(brain.action_spec.discrete_branch_sizes) == [3]
 
 
-def test_agents_are_read_from_the_bytes_that_unity_sends():
+def test_agents_are_read_from_the_bytes_of_a_message():
     seen = block(1, bytes([2])) + block(4, block(1, floats(1.5, -2.0))) + block(8, b"ray")
     info = (
         bytes([7 << 3 | 5])
@@ -81,7 +81,7 @@ def test_agents_are_read_from_the_bytes_that_unity_sends():
     assert message.unity_output.rl_output.side_channel == b"side"
 
 
-def test_actions_are_written_as_the_bytes_that_unity_reads():
+def test_actions_are_written_as_the_expected_bytes():
     message = messages.command(messages.RESET, b"ab")
     action = messages.agent_action(np.array([1.0, -0.5]), np.array([2]))
     message.unity_input.rl_input.agent_actions["A"].value.append(action)
@@ -92,7 +92,7 @@ def test_actions_are_written_as_the_bytes_that_unity_reads():
     assert message.SerializeToString(deterministic=True) == expected
 
 
-def test_the_first_answer_has_the_seed_and_what_the_trainer_can_do():
+def test_the_first_answer_has_the_seed_and_the_capabilities_of_the_trainer():
     message = messages.initialization(300, "1.1.0")
     able = b"".join(varint(i, 1) for i in (1, 2, 3, 4, 6, 7))  # 5 is training analytics
     start = varint(1, 300) + block(2, b"1.5.0") + block(3, b"1.1.0") + block(4, able) + varint(5, 1)
@@ -100,14 +100,14 @@ def test_the_first_answer_has_the_seed_and_what_the_trainer_can_do():
     assert message.SerializeToString(deterministic=True) == expected
 
 
-def test_versions_agree_in_the_first_number():
+def test_protocol_versions_must_agree_in_the_major_number():
     messages.check_version("1.0.0")
     with pytest.raises(ProtocolError, match=r"version '2.0.0' of the ML-Agents protocol"):
         messages.check_version("2.0.0")
 
 
 def damaged(count):
-    """Messages of a player with bytes cut off, replaced or put in."""
+    """Yield messages of a build with bytes removed, replaced or inserted."""
     random = np.random.default_rng(0)
     message = messages.UnityMessage()
     message.header.status = 200
@@ -123,7 +123,7 @@ def damaged(count):
 
 
 def read_damaged(count):
-    """Reads messages as a player's; the number that were refused."""
+    """Read damaged messages, and return the number of rejected ones."""
     from purejaxppo.envs.engines.unity.world import UnityWorld
 
     layout = UnityLayout((Behaviour("A", (Sensor("x", (2,)),), 1, ()),), (4,))
@@ -141,7 +141,7 @@ def read_damaged(count):
     return refused
 
 
-def test_damaged_messages_are_refused_and_nothing_else_is_raised():
+def test_damaged_messages_raise_only_protocol_errors():
     assert read_damaged(2_000) > 1_000
 
 
@@ -157,19 +157,19 @@ def test_side_channels_are_an_id_a_length_and_a_payload():
 
 
 @pytest.mark.parametrize("cut", [1, 10, 19, 23])
-def test_side_channels_that_break_off_are_refused(cut):
+def test_truncated_side_channel_messages_are_rejected(cut):
     with pytest.raises(ProtocolError, match="truncated side channel data"):
         list(channels.unpack(channels.engine(channels.QUALITY, 5)[:cut]))
 
 
-def test_a_statistic_has_a_name_a_value_and_a_way_to_sum_up():
+def test_a_statistic_has_a_name_a_value_and_an_aggregation():
     payload = struct.pack("<i", 3) + b"a/b" + struct.pack("<fi", 0.5, 1)
     assert channels.stat(payload) == ("a/b", 0.5, 1)
     with pytest.raises(ProtocolError, match="statistic"):
         channels.stat(payload[:6])
 
 
-def test_statistics_of_several_players_are_one_number():
+def test_statistics_of_several_builds_are_aggregated():
     stats = pytest.importorskip("purejaxppo.envs.engines.unity.stats")
     each = [channels.Statistic(0) for _ in range(2)]
     for one, values in zip(each, ((1.0, 2.0), (6.0,)), strict=True):
@@ -189,17 +189,17 @@ def png(pixels):
 COLOURS = np.array([[[0, 30, 60], [255, 100, 1]]])  # one row of two pixels
 
 
-def test_an_image_has_its_channels_first():
+def test_a_decoded_image_has_channels_first():
     seen = images.decode(png(COLOURS), 3)
     assert seen.dtype == np.uint8
     np.testing.assert_array_equal(seen, COLOURS.transpose(2, 0, 1))
 
 
-def test_a_grey_image_is_the_mean_of_its_colours():
+def test_a_grey_image_is_the_mean_of_its_channels():
     np.testing.assert_array_equal(images.decode(png(COLOURS), 1), [[[30, 119]]])  # 356 / 3
 
 
-def test_stacked_images_are_pngs_one_after_the_other_and_averaged_as_the_mapping_says():
+def test_stacked_images_are_concatenated_pngs_averaged_by_the_mapping():
     data = png(COLOURS) + png(COLOURS // 2)
     np.testing.assert_array_equal(
         images.decode(data, 2, [0, 0, 0, 1, 1, 1]), [[[30, 119]], [[15, 59]]]
@@ -223,12 +223,12 @@ def test_stacked_images_are_pngs_one_after_the_other_and_averaged_as_the_mapping
         (png(COLOURS), 3, [0, 1, 1], r"mapping \[0, 1, 1\]"),
     ],
 )
-def test_what_is_no_image_is_refused(data, channels, mapping, said):
+def test_an_invalid_image_is_rejected(data, channels, mapping, said):
     with pytest.raises(ProtocolError, match=said):
         images.decode(data, channels, mapping)
 
 
-def test_statistics_are_also_found_by_their_path_in_version_0_2():
+def test_the_statistics_callback_is_importable_by_its_path_of_version_0_2():
     pytest.importorskip("grpc")
     from purejaxppo.envs.host.unity.stats import Stats as Earlier
 

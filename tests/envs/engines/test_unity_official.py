@@ -1,7 +1,6 @@
-"""The scripted game beside the package mlagents_envs: both trainers see the same agents.
+"""The scripted game compared with the package mlagents_envs: both return the same agents.
 
-The package is installed in a folder of its own, which the environment variable `MLAGENTS_ENVS`
-names:
+The environment variable `MLAGENTS_ENVS` names the folder where the package is installed:
 
     pip install --no-deps --ignore-requires-python --target DIR mlagents-envs-aai==1.0.0
 """
@@ -45,7 +44,7 @@ pytestmark = [
 
 
 def official(path, arguments):
-    """The episodes that the package sees, by (id, number of the episode)."""
+    """Return the episodes of the package, by (id, number of the episode)."""
     command = [sys.executable, TRAINER, FOLDER, path, SEED, STEPS, free_port(), *arguments.split()]
     out = subprocess.run(
         [*map(str, command)],
@@ -63,7 +62,7 @@ def official(path, arguments):
 
 
 def actions(layout, obs):
-    """Our rows' actions, those of the package's."""
+    """Return the actions of our rows, equal to those of the package."""
     vectors = obs["obs"] if isinstance(obs, dict) else obs
     branches = layout.behaviours[0].branches
     continuous, discrete = policy(vectors, len(branches))
@@ -75,7 +74,7 @@ def actions(layout, obs):
 
 
 def ours(path, arguments):
-    """The episodes that our rows show, by (id, number of the episode)."""
+    """Return the episodes of our rows, by (id, number of the episode)."""
     spec = PlayerSpec(path, arguments=arguments)
     player = Player(spec, SEED)
     player.connect()
@@ -114,14 +113,14 @@ def ours(path, arguments):
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_the_official_package_sees_the_same_ids_rewards_masks_and_ends(game, tmp_path):
+def test_the_official_package_gives_the_same_ids_rewards_masks_and_ends(game, tmp_path):
     path = make_player(tmp_path, "Game.x86_64")
     theirs, mine = official(path, GAMES[game]), ours(path, GAMES[game])
     both = [number for number in mine if number in theirs]
     ended = [number for number in both if mine[number]["end"] and theirs[number]["end"]]
     assert len(ended) >= 8 and len(both) >= len(mine) - 8
     for number in both:
-        # Before its first decision an agent has made none: what it was paid then belongs to none.
+        # Rewards before the first decision of an agent belong to no decision.
         rewards = [[x[2] for x in agent["decisions"]] for agent in (mine[number], theirs[number])]
         count = min(map(len, rewards))
         assert rewards[0][1:count] == rewards[1][1:count]

@@ -1,4 +1,4 @@
-"""Environment parameters of Unity players, as a scripted game hears them."""
+"""Environment parameters of Unity builds, as a scripted game receives them."""
 
 import os
 import struct
@@ -34,7 +34,7 @@ def path(tmp_path_factory):
 
 
 def told(record):
-    """(name, numbers) of each message about a parameter that the players got."""
+    """Return (name, numbers) of each parameter message that the builds received."""
     lines = (line.split() for line in record.with_suffix(".parameters").read_text().splitlines())
     return [(name, [float(word) for word in words]) for name, *words in lines]
 
@@ -46,7 +46,7 @@ def make(path, arguments=GOAL, num_envs=1, evaluation=False, seed=3, options=Non
 
 
 def goals(env, episodes=5, progresses=()):
-    """The goals that episodes begin with; before episode k the parameters at progresses[k]."""
+    """Return the goals of episodes. Episode k has the parameters at progresses[k]."""
     step, start = jax.jit(partial(env.step, KEY)), jax.jit(partial(begin, env))
     state, obs = jax.jit(env.reset)(jax.random.key(0))
     found = [np.asarray(obs)[:, 0]]
@@ -63,7 +63,7 @@ def goals(env, episodes=5, progresses=()):
 
 
 @pytest.mark.toy
-def test_messages_are_those_of_unitys_channel():
+def test_messages_equal_those_of_unitys_parameter_channel():
     name = b"\x07\x00\x00\x00gravity"
     uuid = channels.PARAMETERS.bytes_le
     for parameter, payload in (
@@ -91,7 +91,7 @@ def test_messages_are_those_of_unitys_channel():
         ("", "invalid parameter"),
     ],
 )
-def test_what_is_no_parameter_is_said_in_a_sentence(value, words):
+def test_an_invalid_parameter_is_rejected(value, words):
     with pytest.raises(ValueError, match=rf"env\.options\.parameters\.g = .*{words}"):
         parse("env.options.parameters.g", value)
 
@@ -107,14 +107,14 @@ def test_what_is_no_parameter_is_said_in_a_sentence(value, words):
         ({"curriculum": {"a": "fast"}}, r"env.curriculum.a = 'fast' is neither a ramp"),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused_before_a_player_starts(fields, words):
+def test_an_invalid_config_is_rejected_before_a_build_starts(fields, words):
     options = {"parameters.g": 2.0, "parameters.wind": "gaussian 0 1"}
     with pytest.raises(ValueError, match=words):
         make("no/such/Player", options=options, **fields)
 
 
 @pytest.mark.toy
-def test_another_simulator_on_the_host_refuses_them():
+def test_other_host_simulators_reject_randomize_and_curriculum():
     with pytest.raises(ValueError, match="where unity/ alone can be varied"):
         registry.make(EnvConfig(name="godot/game", curriculum={"g": "1 to 2"}), 4)
 
@@ -128,7 +128,7 @@ def test_another_simulator_on_the_host_refuses_them():
         ("gaussian 0.5 0.125", 0.5, 0.125, 0.0, 1.0),
     ],
 )
-def test_each_episode_draws_anew(value, mean, spread, least, largest, path):
+def test_each_episode_draws_new_parameters(value, mean, spread, least, largest, path):
     arguments = "--parameter goal --length 1 --agents 16"
     env = make(path, arguments, 16, options={"parameters.goal": value})
     try:
@@ -142,7 +142,7 @@ def test_each_episode_draws_anew(value, mean, spread, least, largest, path):
 
 
 @pytest.mark.toy
-def test_the_range_of_a_randomized_value_is_a_share_of_it_and_seeds_differ(path, tmp_path):
+def test_the_range_of_a_randomized_value_is_relative_and_seeds_differ(path, tmp_path):
     record = tmp_path / "heard"
     arguments = f"{GOAL} --record {record}"
     options = {"parameters.goal": 0.4, "max_agents": 1}
@@ -160,13 +160,13 @@ def test_the_range_of_a_randomized_value_is_a_share_of_it_and_seeds_differ(path,
         assert {name for name, _ in rows} == {"goal"} and len(rows) == 2  # players
         for _, (_, kind, least, largest) in rows:
             np.testing.assert_allclose((kind, least, largest), (0, 0.2, 0.6), rtol=1e-6)
-        assert rows[0][1][0] != rows[1][1][0]  # their draws have seeds of their own
+        assert rows[0][1][0] != rows[1][1][0]  # their draws have different seeds
     np.testing.assert_array_equal(drawn[0], drawn[2])
     assert np.unique(np.stack(drawn[:2])).size == 12
 
 
 @pytest.mark.toy
-def test_a_curriculum_reaches_episodes_that_begin_after_it(path):
+def test_a_curriculum_applies_to_episodes_that_start_later(path):
     env = make(path, curriculum={"goal": "0.5 to 0 until 0.8"})
     try:
         found = goals(env, 5, (0.0, 0.0, 0.4, 0.8, 1.0))
@@ -174,14 +174,14 @@ def test_a_curriculum_reaches_episodes_that_begin_after_it(path):
         env.close()
     np.testing.assert_allclose(found[:, 0], [0.5, 0.5, 0.25, 0.0, 0.0], atol=1e-6)
     env = make(path, curriculum={"goal": "0.5 to 0.25"}, evaluation=True)
-    try:  # evaluations have the end
+    try:  # evaluations use the end of the curriculum
         np.testing.assert_allclose(goals(env, 2), 0.25, atol=1e-6)
     finally:
         env.close()
 
 
 @pytest.mark.toy
-def test_seeds_that_are_vmapped_share_the_curriculum(path):
+def test_vmapped_seeds_share_the_curriculum(path):
     env = make(path, num_envs=2, curriculum={"goal": "0.5 to 0"})
 
     def played(key, progress):
@@ -202,7 +202,7 @@ def test_seeds_that_are_vmapped_share_the_curriculum(path):
 
 
 @pytest.mark.toy
-def test_a_player_that_is_started_again_has_the_values_of_now(path, tmp_path, caplog):
+def test_a_restarted_build_gets_the_current_values(path, tmp_path, caplog):
     record = tmp_path / "heard"
     env = make(
         path,
@@ -240,7 +240,7 @@ total_timesteps: 128
 
 
 def run(path, tmp_path, *flags, name="whole", more=""):
-    """Runs the command; the values of `goal` that the players heard."""
+    """Run the command, and return the values of `goal` that the builds received."""
     record = tmp_path / name
     file = tmp_path / f"{name}.yaml"
     file.write_text(CONFIG.format(path=path, record=record, more=more))
@@ -251,23 +251,23 @@ def run(path, tmp_path, *flags, name="whole", more=""):
 
 
 RAMP = 0.5 * (1 - 12 * np.arange(11) / 128)
-"""At updates 0 to 10. Each has 12 decisions of 128, since every fourth row begins an episode."""
+"""At updates 0 to 10. Each has 12 of 128 decisions, because every fourth row starts an episode."""
 
 
-def test_a_resumed_run_goes_on_with_the_values_of_its_updates(path, tmp_path):
+def test_a_resumed_run_continues_with_the_values_of_its_updates(path, tmp_path):
     np.testing.assert_allclose(run(path, tmp_path), RAMP, atol=1e-6)
     assert forget_last_save(tmp_path / "run-whole") == 8 * 12
-    # The player begins with the value of the update at which the run goes on.
+    # The build starts with the value of the update at which the run resumes.
     np.testing.assert_allclose(run(path, tmp_path), RAMP[8:], atol=1e-6)
 
 
 @pytest.mark.full
-def test_an_asynchronous_run_has_the_values_of_its_rollouts(path, tmp_path):
+def test_an_asynchronous_run_uses_the_values_of_its_rollouts(path, tmp_path):
     heard = run(path, tmp_path, name="beside", more="asynchronous: true")
     np.testing.assert_allclose(heard, RAMP, atol=1e-6)
 
 
-def test_parameters_that_change_before_the_first_step_begin_the_episodes_anew(path):
+def test_parameters_changed_before_the_first_step_restart_the_episodes(path):
     spec = PlayerSpec(path, timeout=20.0, parameters=(("goal", Parameter("constant", (0.5,))),))
     player = Player(spec, 0)
     try:

@@ -37,7 +37,7 @@ PACKAGE = os.environ.get("MLAGENTS_PACKAGE", "")
 
 
 class Game(NamedTuple):
-    """Arguments of a game."""
+    """The arguments of a game."""
 
     agents: int
     behaviours: int
@@ -81,7 +81,7 @@ with_package = [
 
 @pytest.fixture(scope="module")
 def player(tmp_path_factory):
-    """The game, compiled."""
+    """The compiled game."""
     folder = tmp_path_factory.mktemp("unity_sdk")
     subprocess.run(["bash", SDK / "build.sh", PACKAGE, folder], check=True, timeout=120)
     command = f'exec {sys.executable} {SDK / "relay.py"} {folder / "game.exe"} "$@"'
@@ -94,7 +94,7 @@ def make(name, num_envs, **options):
 
 
 def replay(recording: Path, port: int, wrong: list[str]) -> None:
-    """Sends a recording's messages to the adapter; `wrong` gets those with other actions."""
+    """Send the messages of a recording to the adapter. `wrong` gets those with other actions."""
     call = grpc.insecure_channel(f"localhost:{port}").unary_unary(EXCHANGE)
     data = gzip.decompress(recording.read_bytes())
     while data:
@@ -112,7 +112,7 @@ def replay(recording: Path, port: int, wrong: list[str]) -> None:
 
 
 def play_recording(recording: Path, game: Game):
-    """The episodes that the environment shows of a recording, and those that the game counted."""
+    """Return the episodes of a recording: those of the environment, and those the game counted."""
     sums, port, wrong = read_sums(recording.with_suffix(".txt")), free_port(), []
     thread = threading.Thread(target=replay, args=(recording, port, wrong))
     thread.start()
@@ -127,19 +127,19 @@ def play_recording(recording: Path, game: Game):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("name", RECORDED)
-def test_recorded_games_of_the_package_have_the_episodes_that_they_counted(name):
+def test_recorded_games_of_the_package_have_the_counted_episodes(name):
     found, sums = play_recording(SDK / "recorded" / f"{name}.gz", RECORDED[name])
     assert found == sums
     assert len(sums) >= 40 and {x.end for x in sums.values()} >= {"terminated"}
 
 
 class TestWithPackage:
-    """The game itself."""
+    """Tests with the compiled game."""
 
     pytestmark = with_package
 
     @pytest.mark.parametrize("name", GAMES)
-    def test_every_episode_has_the_return_the_length_and_the_end_that_the_game_counts(
+    def test_every_episode_has_the_return_length_and_end_that_the_game_counts(
         self, name, player, tmp_path
     ):
         game, file, sums = GAMES[name], tmp_path / f"{name}.gz", tmp_path / f"{name}.txt"
@@ -166,10 +166,10 @@ class TestWithPackage:
             assert env.players[0].stats["Game/Tick"].last > 1
         finally:
             env.close()
-        assert "forbidden" not in sums.read_text()  # nor are idle actions
+        assert "forbidden" not in sums.read_text()  # idle actions are allowed as well
 
     @pytest.mark.slow
-    def test_an_evaluation_passes_a_return(self, player, tmp_path):
+    def test_training_reaches_a_minimum_return(self, player, tmp_path):
         file = tmp_path / "sdk.yaml"
         file.write_text(CONFIG.format(player=player))
         assert train(file, "--run_dir", str(tmp_path / "run")) == 0
@@ -190,4 +190,4 @@ eval: {{num_episodes: 16}}
 logging: {{tensorboard: false}}
 total_timesteps: 20000
 """
-"""The first episode after a reset has 19 ticks and pays 38 at most, about 17 at random."""
+"""The first episode after a reset has 19 ticks and a return of at most 38, about 17 at random."""

@@ -1,4 +1,4 @@
-"""The gRPC service of a Unity player, called by real clients of grpcio and by strangers."""
+"""The gRPC service for a Unity build, called by clients of grpcio and by other programs."""
 
 import os
 import socket
@@ -39,14 +39,14 @@ def threads():
 
 
 def client(server):
-    """A client with a connection of its own, and a function that makes a call."""
+    """Return a channel with its own connection, and a function that makes a call."""
     channel = grpc.insecure_channel(f"localhost:{server.port}", OPTIONS)
     call = channel.unary_unary(EXCHANGE)
     return channel, lambda data, seconds=10.0: call(data, timeout=seconds, wait_for_ready=True)
 
 
 def calls():
-    """Threads that handle a call."""
+    """Return the threads that handle a call."""
     return [thread for thread in threading.enumerate() if thread.name == "unity-call"]
 
 
@@ -61,7 +61,7 @@ def test_messages_of_all_sizes_are_exchanged(server, threads):
             assert answer.result() == message[::-1]
 
 
-def test_a_stranger_and_a_second_player_change_nothing(server, threads):
+def test_other_clients_and_a_second_build_are_ignored(server, threads):
     (first, call), (second, other) = client(server), client(server)
     with first, second, socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -76,7 +76,7 @@ def test_a_stranger_and_a_second_player_change_nothing(server, threads):
         assert answer.result() == b"go on"
 
 
-def test_a_player_that_gives_up_its_call_is_gone(server, threads):
+def test_a_build_that_cancels_its_call_is_gone(server, threads):
     channel, call = client(server)
     with channel:
         answer = threads.submit(call, b"first", 0.3)
@@ -88,18 +88,18 @@ def test_a_player_that_gives_up_its_call_is_gone(server, threads):
             server.receive(10.0)
 
 
-def test_receive_returns_none_once_its_time_is_over(server):
+def test_receive_returns_none_after_its_timeout(server):
     began = time.monotonic()
     assert server.receive(0.2) is None
     assert 0.15 < time.monotonic() - began < 2.0
 
 
-def test_a_taken_port_is_reported_in_one_sentence(server):
+def test_a_taken_port_is_reported(server):
     with pytest.raises(EngineError, match=f"port {server.port} of 127.0.0.1 cannot be opened: "):
         Server(server.port)
 
 
-def test_a_call_that_waits_when_the_service_ends_gets_the_last_answer(threads):
+def test_a_call_waiting_when_the_service_ends_gets_the_last_answer(threads):
     server = Server()
     channel, call = client(server)
     with channel:
@@ -114,7 +114,7 @@ def test_a_call_that_waits_when_the_service_ends_gets_the_last_answer(threads):
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_the_end_of_the_service_leaves_no_thread_and_takes_no_time(wait, threads):
+def test_closing_the_service_is_quick_and_leaves_no_thread(wait, threads):
     server = Server()
     channel, call = client(server)
     with channel:
@@ -142,7 +142,7 @@ assert server.receive(10.0) == b"first"
 """
 
 
-def test_a_process_ends_although_a_player_waits_for_its_answer():
+def test_a_process_exits_while_a_build_waits_for_its_answer():
     command = [sys.executable, "-c", UNCLOSED, EXCHANGE]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run(command, check=False, timeout=30, env=env).returncode == 0

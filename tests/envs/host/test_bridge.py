@@ -1,4 +1,4 @@
-"""Simulators on the host: folded seeds, whole games, containment, determinism, failures."""
+"""Host simulators: vmapped seeds, whole games, containment, determinism, failures."""
 
 import contextlib
 import functools
@@ -43,7 +43,7 @@ from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import AgentState, PolicyStep
 
-# EnvPool's bounds are of another type than its numbers.
+# The dtype of EnvPool's bounds differs from that of its values.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 
 STEPS = 60
@@ -54,7 +54,7 @@ def actions_for(num_envs, seed=0):
 
 
 def play(env, actions):
-    """An `Env` stepped with given actions: first obs, and the EnvSteps [T, N, ...]."""
+    """Return a function: key, actions -> first obs and the EnvSteps [T, N, ...]."""
 
     def run(key, actions):
         state, obs = env.reset(key)
@@ -64,7 +64,7 @@ def play(env, actions):
 
 
 @pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.full), 3])
-def test_vmapped_seeds_step_in_one_pool_and_in_step(seeds):
+def test_vmapped_seeds_step_together_in_one_pool(seeds):
     import envpool
 
     num_envs = 2
@@ -95,7 +95,7 @@ def test_vmapped_seeds_step_in_one_pool_and_in_step(seeds):
     assert out.terminated.any() and out.truncated.any()
 
 
-def test_nested_vmaps_fold_into_one_pool():
+def test_nested_vmaps_share_one_pool():
     env = registry.make(EnvConfig(name="envpool/CartPole-v1"), 2, seed=0)
     keys = jax.random.split(jax.random.key(0), (3, 4))
     actions = jnp.zeros((STEPS, 2), jnp.int32)
@@ -117,7 +117,7 @@ def test_workers_serve_vmapped_seeds_with_one_call_per_step():
     env.close()
 
 
-def test_a_vmap_over_hyperparameters_alone_is_refused_in_words():
+def test_a_vmap_over_hyperparameters_only_is_rejected():
     env = registry.make(EnvConfig(name="envpool/CartPole-v1"), 2)
     state, _ = jax.jit(env.reset)(jax.random.key(0))
     with pytest.raises(ValueError, match="over settings alone does not work"):
@@ -145,7 +145,7 @@ def breakout(num_envs, **options):
     return registry.make(config, num_envs, seed=5)
 
 
-def test_a_game_is_reported_whole_and_unclipped_whatever_it_is_trained_with():
+def test_returns_cover_whole_games_with_unclipped_rewards():
     import envpool
 
     num_envs, steps = 3, 700
@@ -166,7 +166,9 @@ def test_a_game_is_reported_whole_and_unclipped_whatever_it_is_trained_with():
     env.close()
     rows, episodes = rollout.transitions, rollout.episodes
     done = rows.terminated | rows.truncated
-    assert done.sum() > episodes.count > 0  # lives end episodes of training, not games
+    assert (
+        done.sum() > episodes.count > 0
+    )  # losing a life ends an episode of training, but not a game
     np.testing.assert_array_equal(rows.valid[1:], ~done[:-1])
     assert np.all(rows.reward[~rows.valid] == 0)
 
@@ -192,7 +194,7 @@ def test_a_game_is_reported_whole_and_unclipped_whatever_it_is_trained_with():
 
 
 class Scripted(Env):
-    """An environment that is given recorded actions whatever the policy says."""
+    """An environment that replaces the actions of the policy by recorded ones."""
 
     def __init__(self, env, actions):
         self.env, self.actions, self.spec = env, actions, env.spec
@@ -204,7 +206,7 @@ class Scripted(Env):
 
 
 class FakePool:
-    """Two environments that count; the second returns NaN at its third step, and ends at 6."""
+    """Two environments that count. The second returns NaN from its third step on and ends at 6."""
 
     failure = None
 
@@ -222,7 +224,7 @@ class FakePool:
         pass
 
 
-def test_nan_counts_once_and_no_row_is_valid_until_the_next_episode_begins():
+def test_a_nan_counts_once_and_rows_are_invalid_until_the_next_episode():
     env = HostEnv(
         lambda count, update: FakePool(), Box((1,)), Discrete(2), num_envs=2, max_episode_steps=100
     )
@@ -230,14 +232,14 @@ def test_nan_counts_once_and_no_row_is_valid_until_the_next_episode_begins():
     env.close()
     assert np.isfinite(out.obs).all() and np.isfinite(out.reward).all()
     np.testing.assert_array_equal(out.valid[:, 0], np.ones(10, bool))
-    # Steps 1 2 count, 3 diverges, 4 5 6 are lost, 7 delivers the new episode, 8 9 10 count.
+    # Steps 1 2 count, 3 diverges, 4 5 6 are skipped, 7 starts the new episode, 8 9 10 count.
     np.testing.assert_array_equal(out.valid[:, 1], [1, 1, 0, 0, 0, 0, 0, 1, 1, 1])
     assert not out.terminated.any() and not out.truncated.any()
     np.testing.assert_array_equal(np.flatnonzero(out.diverged[:, 1]), [2])
     np.testing.assert_array_equal(out.reward[:, 1], [1, 1, 0, 0, 0, 0, 0, 1, 1, 1])
 
 
-def test_an_evaluation_without_a_time_limit_ends_at_its_own():
+def test_an_evaluation_of_a_task_without_a_time_limit_ends_at_max_steps():
     # Environment 1 diverges at its third step; environment 0 never ends.
     env = HostEnv(
         lambda count, update: FakePool(), Box((1,)), Discrete(2), num_envs=2, max_episode_steps=0
@@ -256,7 +258,7 @@ def test_an_evaluation_without_a_time_limit_ends_at_its_own():
     assert cut.tolist() == [True, False]
 
 
-def test_a_task_that_ends_by_itself_needs_no_time_limit():
+def test_a_task_that_terminates_needs_no_time_limit():
     env = registry.make(EnvConfig(name="envpool/CliffWalking-v1"), 2)
     assert env.spec.max_episode_steps == 0
     overrides = {
@@ -277,7 +279,7 @@ def test_a_task_that_ends_by_itself_needs_no_time_limit():
 
 
 def walker(num_envs, num_seeds=1):
-    """A config of walks of 1 to 30 steps, in which agents act at random, and its policy."""
+    """Return a config of walks of 1 to 30 steps with stochastic actions, and its policy."""
     overrides = {
         "env.name": f"gymnasium/{EXAMPLE_ENVS}:Walk",
         "env.num_envs": num_envs,
@@ -293,7 +295,7 @@ def walker(num_envs, num_seeds=1):
     return config, Policy(config, registry.make(config.env, num_envs).spec)
 
 
-def test_episodes_do_not_depend_on_how_many_simulators_play_them():
+def test_evaluation_episodes_do_not_depend_on_the_number_of_simulators():
     played = []
     for num_envs in (2, 3, 8):
         config, policy = walker(num_envs)
@@ -305,7 +307,7 @@ def test_episodes_do_not_depend_on_how_many_simulators_play_them():
     assert played[0].lengths.max() == 30 > played[0].lengths.min()
 
 
-def test_each_seed_of_a_batch_plays_the_episodes_that_it_plays_alone():
+def test_each_seed_of_a_batch_is_evaluated_as_if_alone():
     config, policy = walker(2, num_seeds=2)
     states = jax.vmap(policy.init)(jax.random.split(jax.random.key(1), 2))
     keys = jax.random.split(jax.random.key(2), 2)
@@ -336,7 +338,7 @@ def test_each_seed_of_a_batch_plays_the_episodes_that_it_plays_alone():
 def test_an_evaluation_has_no_more_simulators_than_training(name):
     options = {"workers": "thread"} if name.startswith(("gymnasium", "pettingzoo")) else {}
     config = EnvConfig(name=name, num_envs=6, options=options)
-    for episodes in (3, 32):  # three agents are a world, and two a game
+    for episodes in (3, 32):  # an environment has three agents, a game two
         env = registry.make(config, episodes, evaluation=True)
         env.close()
         assert env.spec.num_envs == (4 if "godot" in name and episodes == 3 else min(episodes, 6))
@@ -364,7 +366,7 @@ def train(config, run_dir, *flags):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder with small.yaml and `run`, of EnvPool's CartPole, which nobody changes."""
+    """A folder with small.yaml and `run`, of EnvPool's CartPole. Tests must not change it."""
     folder = tmp_path_factory.mktemp("finished")
     config = write(folder / "small.yaml", "envpool/CartPole-v1", episodes=2)
     assert train(config, folder / "run") == 0
@@ -372,7 +374,7 @@ def finished(tmp_path_factory):
 
 
 def curve(run_dir):
-    """The rows of metrics.csv, without what a clock says."""
+    """Return the rows of metrics.csv without the columns that depend on time."""
     drop = ("seconds", "charts/SPS")
     rows = read_csv(run_dir / "metrics.csv")
     return [{k: v for k, v in row.items() if k not in drop} for row in rows]
@@ -394,7 +396,7 @@ def test_the_same_seed_gives_the_same_curve_with_robots_and_workers(name, tmp_pa
 
 
 @pytest.mark.full
-def test_a_run_resumes_with_its_agent_and_says_that_the_simulator_starts_afresh(
+def test_a_run_resumes_with_its_agent_and_reports_that_the_simulator_restarts(
     finished, tmp_path, capsys
 ):
     config = finished / "small.yaml"
@@ -424,7 +426,9 @@ def test_a_resumed_run_does_not_see_the_same_starts_again(name):
     assert len(np.unique(drawn, axis=0)) == 12
 
 
-def test_a_failing_environment_is_named_with_its_traceback_and_the_run_saved(tmp_path, capsys):
+def test_a_failing_environment_is_reported_with_its_traceback_and_the_run_is_saved(
+    tmp_path, capsys
+):
     name = f"gymnasium/{EXAMPLE_ENVS}:FailsLater"
     config = write(tmp_path / "small.yaml", name, steps=100_000)
     assert train(config, tmp_path / "run", "--env.max_episode_steps", "20") == 2
@@ -435,7 +439,7 @@ def test_a_failing_environment_is_named_with_its_traceback_and_the_run_saved(tmp
     assert restore(tmp_path / "run", "last").env_steps == saved
 
 
-def test_value_that_its_space_cannot_hold_saves_and_ends_the_run_with_one_error(tmp_path, capsys):
+def test_an_observation_outside_its_space_saves_and_ends_the_run_with_one_error(tmp_path, capsys):
     name = f"gymnasium/{EXAMPLE_ENVS}:BeyondLater"
     config = write(tmp_path / "small.yaml", name, steps=100_000)
     assert train(config, tmp_path / "run", "--env.max_episode_steps", "20") == 2
@@ -462,7 +466,7 @@ def test_ctrl_c_in_the_middle_of_a_step_saves_and_leaves_no_process(tmp_path):
     while not (metrics.is_file() and len(metrics.read_text().splitlines()) > 1):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it, too
+    os.killpg(process.pid, signal.SIGINT)  # like a terminal: workers get it as well
     assert process.wait(60) == 130
     assert restore(tmp_path / "run", "last").env_steps > 0
     groups = [text.rpartition(")")[2].split() for text in stats()]
@@ -470,14 +474,16 @@ def test_ctrl_c_in_the_middle_of_a_step_saves_and_leaves_no_process(tmp_path):
 
 
 def stats():
-    """What Linux says of every process."""
+    """Yield the state of every process on Linux."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             yield path.read_text()
 
 
 @pytest.mark.parametrize(("fault", "words"), [("init", "no such asset"), ("reset", "is empty")])
-def test_an_environment_that_cannot_start_is_named_in_its_own_words(fault, words, tmp_path, capsys):
+def test_an_environment_that_cannot_start_is_reported_with_its_own_message(
+    fault, words, tmp_path, capsys
+):
     name = f"gymnasium/{EXAMPLE_ENVS}:Faulty"
     config = write(tmp_path / "small.yaml", name, fault=fault, culprit=-1)
     if fault == "reset":
@@ -489,7 +495,7 @@ def test_an_environment_that_cannot_start_is_named_in_its_own_words(fault, words
 
 
 @pytest.mark.full
-def test_an_environment_that_fails_in_evaluation_is_named(tmp_path, capsys):
+def test_an_environment_that_fails_in_evaluation_is_reported(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLE_ENVS}:FailsLater", steps=128)
     flags = ("--env.max_episode_steps", "20", "--eval.num_episodes", "0")
     assert train(config, tmp_path / "run", *flags) == 0
@@ -509,7 +515,7 @@ def test_a_game_with_lives_is_evaluated_to_its_end(key):
     policy = Policy(config, spec)
     evaluator = Evaluator(resolve(config), policy, 2)
 
-    def act(agent, key, carry, obs, start):  # moves, and never serves
+    def act(agent, key, carry, obs, start):  # moves and never serves
         action = 2 + jax.random.randint(key[0], start.shape, 0, 2)
         return PolicyStep(carry, action, jnp.zeros(start.shape), action)
 
@@ -530,7 +536,7 @@ def test_flags_are_added_to_the_options_of_a_config():
 
 
 @pytest.mark.toy
-def test_how_fast_a_simulator_runs_may_change_on_resuming():
+def test_speed_options_may_change_on_resume():
     old = load_config("pong.yaml")
     new = load_config("pong.yaml", {"env.options": {**old.env.options, "num_threads": 2}})
     assert compare(old, new) == ([], [])
@@ -548,7 +554,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_made_is_refused_in_one_sentence(name, tmp_path, capsys):
+def test_an_unknown_environment_gets_a_one_sentence_error(name, tmp_path, capsys):
     config = write(tmp_path / "small.yaml", name)
     assert train(config, tmp_path / "run") == 2
     error = capsys.readouterr().err
@@ -575,7 +581,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("name", "options", "words"), OPTIONS)
-def test_options_that_do_not_exist_are_refused(name, options, words):
+def test_unknown_or_wrong_options_are_rejected(name, options, words):
     with pytest.raises(ValueError, match=words):
         registry.make(EnvConfig(name=name, options=options), 2)
 
@@ -616,8 +622,8 @@ env.close()
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PIXELS)
-def test_mujoco_is_seen_through_stacked_pictures_without_a_display(name, tmp_path):
-    # In a process of its own: drivers of several libraries in one process do not get on.
+def test_mujoco_gives_stacked_images_without_a_display(name, tmp_path):
+    # In a separate process, because the drivers of several libraries conflict.
     environ = {key: value for key, value in os.environ.items() if key != "DISPLAY"}
     file = tmp_path / "seen.npz"
     arguments = [name, json.dumps(PIXELS[name]), str(file)]
@@ -630,7 +636,7 @@ def test_mujoco_is_seen_through_stacked_pictures_without_a_display(name, tmp_pat
     assert pictures.std() > 5 and np.any(pictures[1:] != pictures[:-1])
 
 
-def test_shards_of_a_host_simulator_are_refused(tmp_path, capsys):
+def test_shards_of_a_host_simulator_are_rejected(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", "envpool/CartPole-v1")
     assert train(config, tmp_path / "run", "--num_shards", "2") == 2
     assert "or use num_shards = 0 in a new run" in capsys.readouterr().err
@@ -651,7 +657,7 @@ def test_an_episode_can_be_recorded_without_a_display(name, make_config, key, mo
 
 
 def rewards_of(env, key):
-    """Rewards [T, N] of 50 steps to the left."""
+    """Return the rewards [T, N] of 50 steps to the left."""
 
     def step(state, _):
         state, out = env.step(key, state, jnp.zeros(env.spec.num_envs, jnp.int32))
@@ -661,7 +667,7 @@ def rewards_of(env, key):
 
 
 @pytest.mark.parametrize("name", ["gymnasium/CartPole-v1", "envpool/CartPole-v1"])
-def test_a_compiled_program_keeps_the_simulators_of_an_environment_that_is_dropped(name):
+def test_a_compiled_program_keeps_the_simulators_of_a_deleted_environment(name):
     pytest.importorskip(name.partition("/")[0])
     options = {} if name.startswith("envpool") else {"workers": "thread", "num_workers": 1}
     env = registry.make(EnvConfig(name=name, num_envs=4, options=options), 4)
@@ -672,7 +678,7 @@ def test_a_compiled_program_keeps_the_simulators_of_an_environment_that_is_dropp
     gc.collect()
     assert pool() is not None
     rewards = np.asarray(compiled(jax.random.key(0)))
-    assert set(np.unique(rewards)) == {0.0, 1.0}  # 0 where an episode begins
+    assert set(np.unique(rewards)) == {0.0, 1.0}  # 0 at the start of an episode
     del compiled
     gc.collect()
     assert pool() is None

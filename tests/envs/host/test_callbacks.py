@@ -1,4 +1,4 @@
-"""Calls to the host from compiled programs, on the program's own buffers and in the general way."""
+"""Calls to the host from compiled programs, with the program's own buffers and in general."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_a_call_in_a_loop_gives_what_the_function_returns(backend, monkeypatch):
+def test_a_call_in_a_loop_returns_the_results_of_the_host_function(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     seen = []
 
@@ -41,7 +41,7 @@ def test_a_call_in_a_loop_gives_what_the_function_returns(backend, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [np.ones(1, np.float32), np.ones((1, 3), np.float32), np.ones(3)])
-def test_another_shape_is_no_result_and_a_wider_float_is_rounded(wrong):
+def test_a_wrong_shape_is_an_error_and_float64_is_rounded(wrong):
     def host(number):
         return {"sum": np.int32(0), "twice": wrong}
 
@@ -55,7 +55,7 @@ def test_another_shape_is_no_result_and_a_wider_float_is_rounded(wrong):
 
 
 class Batch:
-    """N environments whose steps leave out `diverged`."""
+    """N environments whose steps do not set `diverged`."""
 
     diverged_value = ""
 
@@ -66,7 +66,7 @@ class Batch:
         return zeros((), 3)._replace(obs=self.reset(0), diverged=None)
 
 
-def test_a_pool_stores_the_error_of_a_step_without_a_field():
+def test_a_pool_stores_the_error_of_a_step_with_a_missing_field():
     pool = CallbackPool(Batch(), Box((2,)), 3)
     token, _ = jax.jit(pool.reset)(jax.random.key(0))
     with pytest.raises(jax.errors.JaxRuntimeError):
@@ -93,12 +93,12 @@ else:
 
 
 def test_a_file_name_in_another_encoding_does_not_crash_the_process():
-    """The name is in the error and in its traceback. JAX alone would crash with SIGSEGV."""
+    """The name is in the error and in its traceback. JAX alone crashes with SIGSEGV."""
     done = subprocess.run([sys.executable, "-c", LONE_SURROGATE], env=environment(), check=False)
     assert done.returncode == 0
 
 
-def test_texts_of_errors_can_be_printed_and_are_short():
+def test_error_texts_are_printable_and_short():
     class Broken(ValueError):
         def __str__(self):
             raise KeyError("no text")

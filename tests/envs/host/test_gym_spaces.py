@@ -1,4 +1,4 @@
-"""Observations of Gymnasium spaces: the values that a space holds, and errors for all others."""
+"""Observations of Gymnasium spaces: valid values, and errors for all others."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ INT32 = "integers from -2147483648 to 2147483647"
         (BYTES, np.array([0, 255], np.int64), [0, 255]),
         (BYTES, [3.0, 4.0], [3, 4]),
         (BYTES, np.array([True, False]), [1, 0]),
-        (WHOLE, [-7, 2**31 - 1], [-7, 2**31 - 1]),  # outside of its bounds, but held by int32
+        (WHOLE, [-7, 2**31 - 1], [-7, 2**31 - 1]),  # outside of the bounds, but within int32
         (WHOLE, np.array([2.0, 3.0], object), [2, 3]),
         (NARROW, np.array([-128, 127], np.int16), [-128, 127]),
         (LARGE, [2**40, -(2**40)], [2.0**40, -(2.0**40)]),
@@ -46,7 +46,7 @@ INT32 = "integers from -2147483648 to 2147483647"
         (SEVERAL, [1.0, 10.0], [1, 0]),
     ],
 )
-def test_values_of_a_space_are_stored_as_they_are(space, obs, expected):
+def test_valid_values_of_a_space_are_stored_unchanged(space, obs, expected):
     np.testing.assert_array_equal(encoder(space)(obs), expected)
 
 
@@ -99,7 +99,7 @@ def test_values_of_a_space_are_stored_as_they_are(space, obs, expected):
         (FLOATS, [1.0, 2.0, 3.0], " has shape (3,), but its space has shape (2,). Return an array"),
     ],
 )
-def test_the_first_value_that_its_space_cannot_hold_is_an_error(space, obs, message):
+def test_the_first_value_outside_its_space_is_an_error(space, obs, message):
     with pytest.raises(MakeError) as caught:
         encoder(space)(obs)
     assert str(caught.value).startswith(f"observation{message}")
@@ -128,7 +128,7 @@ PARTS = "Return every part of the observation space, or change the space."
         ([1, (0, [0, 0])], ".a is missing from a list of length 2"),
     ],
 )
-def test_a_missing_part_is_named_with_the_value_that_lacks_it(obs, message):
+def test_the_error_of_a_missing_part_names_the_part_and_the_value(obs, message):
     space = spaces.Dict({"a": TWO, "b": spaces.Tuple((TWO, FLOATS))})
     with pytest.raises(MakeError) as caught:
         encoder(space)(obs)

@@ -1,4 +1,4 @@
-"""Tuples, hybrid actions and masks of environments on the host, by hand."""
+"""Tuple spaces, hybrid actions and masks of host environments, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def make(name, num_envs=2, *, workers="thread", **options):
 
 
 def play(env, actions, seeds=0):
-    """First observations and the answers [T, N, ...] to actions [T, N, ...]."""
+    """Return first observations and the steps [T, N, ...] of actions [T, N, ...]."""
 
     def run(key):
         state, obs = env.reset(key)
@@ -46,7 +46,7 @@ def play(env, actions, seeds=0):
         env.close()
 
 
-# Two environments, one step: choices count from 0, and pushes are in units of the bounds.
+# Two environments, one step: choices start at 0, and pushes are in units of the bounds.
 PICK = jnp.array([[2, 0]])
 BY = jnp.array([[[0.5, 0.5], [-9.0, -1.0]]])  # 0.5 and 3.0; -1 and 0
 HOW = jnp.array([[[1, 2], [0, 0]]])
@@ -62,12 +62,12 @@ PAID = [[7 + 5 + 300 + 2000 + 30000, 5 - 10 + 0 + 1000 + 10000]]
     ],
 )
 @pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.full)])
-def test_hybrid_actions_reach_the_environment_in_its_own_space(kind, action, workers):
+def test_hybrid_actions_are_converted_to_the_environments_space(kind, action, workers):
     _, out = play(make("Hybrid", workers=workers, kind=kind), action)
     np.testing.assert_allclose(out.reward, PAID, rtol=1e-6)
 
 
-def test_a_tuple_is_a_dict_of_its_places():
+def test_a_tuple_space_is_a_dict_of_positions():
     env = make("Hybrid")
     assert env.spec.observation == Dict((("0", Box((2,), -10.0, 10.0)), ("1", Discrete(3))))
     assert env.spec.action == Dict(
@@ -79,13 +79,13 @@ def test_a_tuple_is_a_dict_of_its_places():
     np.testing.assert_array_equal(out.obs["1"], [[2, 0]])
 
 
-def test_hybrid_actions_of_vmapped_seeds_fold_into_one_pool():
+def test_hybrid_actions_of_vmapped_seeds_share_one_pool():
     env = make("Hybrid")
     _, out = play(env, {"0": PICK, "1": BY, "2": HOW}, seeds=3)
     np.testing.assert_allclose(out.reward, [PAID] * 3, rtol=1e-6)
 
 
-def test_an_agent_of_hybrid_actions_trains_and_is_recorded():
+def test_an_agent_with_hybrid_actions_trains_and_is_recorded():
     overrides = {
         "env.name": f"gymnasium/{EXAMPLE_ENVS}:Hybrid",
         "env.num_envs": 4,
@@ -117,7 +117,7 @@ def test_an_agent_of_hybrid_actions_trains_and_is_recorded():
         ("tuple", {"0": [0.0, 0.0], "1": 0}, Dict((("1", BYTES[2]),))),
     ],
 )
-def test_the_mask_in_the_infos_becomes_a_part_of_the_observation(kind, action, space):
+def test_the_mask_in_the_infos_becomes_part_of_the_observation(kind, action, space):
     env = make("Allows", 1, kind=kind, mask=True)
     time = Box((3,), -1e6, 1e6)
     own = {"time": time} if kind == "several" else {"obs": time}
@@ -131,7 +131,7 @@ def test_the_mask_in_the_infos_becomes_a_part_of_the_observation(kind, action, s
     masks = jax.tree.map(
         lambda a, b: np.concatenate([a, b[:, 0]]), first["action_mask"], out.obs["action_mask"]
     )
-    # Steps 0, 1, 2, the end, where what allows nothing allows everything, and 0 again.
+    # Steps 0, 1, 2, the end, where an empty mask allows everything, and 0 again.
     three = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1], [1, 0, 0]]
     two = [[1, 0], [0, 1], [1, 0], [1, 0], [1, 0]]
     five = [[1, 0, 1, 0, 0], [0, 1, 1, 1, 0], *[[1, 0, 1, 0, 0]] * 3]
@@ -149,7 +149,7 @@ def test_the_mask_in_the_infos_becomes_a_part_of_the_observation(kind, action, s
         assert masks.dtype == np.uint8
 
 
-def test_a_mask_that_is_observed_anyway_is_taken_as_one():
+def test_an_action_mask_in_the_observation_is_used_as_the_mask():
     env = make("Allows", 1, kind="own")
     assert env.spec.observation["action_mask"] == BYTES[3]
     first, out = play(env, jnp.zeros((2, 1), jnp.int32))
@@ -172,14 +172,14 @@ def test_a_mask_that_is_observed_anyway_is_taken_as_one():
         ({"kind": "box"}, r"env\.options\.mask = true needs discrete actions\. Use false\.$"),
     ],
 )
-def test_masks_that_cannot_be_used_are_refused_in_one_sentence(options, words):
+def test_unusable_masks_get_a_one_sentence_error(options, words):
     with pytest.raises(ValueError, match=words) as error:
         make("Allows", mask=True, **options)
     assert "\n" not in str(error.value)
     assert str(error.value).startswith("gymnasium/")
 
 
-def test_a_mask_that_goes_missing_is_named():
+def test_a_mask_that_is_missing_later_is_reported():
     env = make("Allows", 1, mask=True, wrong="later")
     with pytest.raises(
         SimulatorError,
@@ -189,7 +189,7 @@ def test_a_mask_that_goes_missing_is_named():
 
 
 def test_a_diverged_environment_allows_everything():
-    # A policy that may do nothing has no action to give to the step that resets.
+    # With an empty mask a policy would have no action for the step that resets.
     _, out = play(make("Allows", 1, mask=True, wrong="nan"), jnp.zeros((3, 1), jnp.int32))
     np.testing.assert_array_equal(out.diverged[:, 0], [False, True, False])
     np.testing.assert_array_equal(out.obs["obs"][1], [[0, 0, 0]])

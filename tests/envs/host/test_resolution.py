@@ -1,4 +1,4 @@
-"""Warnings about observations with an offset in which float32 loses the digits that change."""
+"""Warnings about observations whose offset makes float32 lose the digits that change."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ def warning_for(*observations):
     return lost_digits([[values]])
 
 
-def test_digits_are_lost_where_values_differ_by_less_than_eight_multiples_of_float32():
+def test_values_that_differ_by_less_than_eight_float32_multiples_get_a_warning():
     # From 2**18 to 2**19 float32 has the multiples of 1/32, and 1/4 is eight of these.
     assert warning_for([0.0, 300_000.0], [1.0, 300_000.25]) == ""
     assert warning_for([0.0, 300_000.0], [1.0, 300_000.125]) == (
@@ -58,7 +58,7 @@ def test_digits_are_lost_where_values_differ_by_less_than_eight_multiples_of_flo
         [],
     ],
 )
-def test_constants_small_numbers_and_float32_lose_no_digits(observations):
+def test_constants_small_numbers_and_float32_values_get_no_warning(observations):
     assert warning_for(*observations) == ""
 
 
@@ -84,7 +84,7 @@ def warnings_of(spec, action, caplog):
 @pytest.mark.parametrize(
     ("kind", "part"), [("utm", "observation.place[1]"), ("clock", "observation.time")]
 )
-def test_position_in_metres_and_time_in_seconds_get_one_warning(kind, part, caplog):
+def test_positions_in_metres_and_times_in_seconds_get_one_warning(kind, part, caplog):
     spec = make_spec(f"{EXAMPLE_ENVS}:Offset", (), {"kind": kind})
     (message,) = warnings_of(spec, np.zeros(3, int), caplog)
     assert message.startswith(f"task: {part} is near ")
@@ -117,7 +117,7 @@ def test_ordinary_environments_get_no_warning(name, shape, caplog):
         (f"pettingzoo/{EXAMPLE_WORLDS}:Clocks", "a: observation"),
     ],
 )
-def test_training_gets_the_warning_and_its_evaluations_do_not(name, part, caplog):
+def test_training_warns_and_its_evaluations_do_not(name, part, caplog):
     config = EnvConfig(name=name, options={"workers": "thread"}, max_episode_steps=20)
     for evaluation in (True, False):
         assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""Values that reset and step return: rewards and ends of all kinds, and Gym's old interface."""
+"""Return values of reset and step: rewards and flags of all types, and Gym's old interface."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -20,7 +20,7 @@ SEED = "Define reset(self, *, seed=None, options=None), as in Gymnasium."
 
 
 class Still(gymnasium.Env):
-    """Pays 1.0 for every step, and does not end."""
+    """An environment with reward 1.0 per step that does not end."""
 
     observation_space = spaces.Box(0, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -94,7 +94,7 @@ class NoSeedWithLimit(NoSeed):
 
 
 class UnpacksItsOwn(Still):
-    """Fails to unpack another value than a result of an environment."""
+    """An environment with an unpacking error of its own."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = (1, 2, 3, 4)
@@ -135,7 +135,7 @@ OLD = [
 
 
 @pytest.mark.parametrize(("name", "sentence"), OLD)
-def test_results_unlike_gymnasiums_are_an_error_of_one_line(name, sentence):
+def test_results_unlike_gymnasiums_get_a_one_line_error(name, sentence):
     with pytest.raises(ValueError) as caught:
         play(name)
     text = str(caught.value)
@@ -148,7 +148,7 @@ def test_reset_without_info_is_reported_under_a_wrapper_that_unpacks_it():
         play("OldReset", mask=True)
 
 
-def test_other_errors_of_unpacking_keep_their_traceback():
+def test_other_unpacking_errors_keep_their_traceback():
     with pytest.raises(WorkerError, match="in step: not enough values") as caught:
         play("UnpacksItsOwn")
     assert "Traceback" in str(caught.value)
@@ -159,7 +159,7 @@ ONES += (jnp.float32(1), jnp.ones(1, jnp.bfloat16), Fraction(2, 2), Decimal(1))
 
 
 @pytest.mark.parametrize("value", ONES, ids=repr)
-def test_number_1_of_any_type_is_a_reward_and_an_end(value):
+def test_the_number_1_of_any_type_is_a_valid_reward_and_flag(value):
     reward, end = number(value, "reward"), flag(value, "terminated")
     assert (type(reward), reward, end) == (float, 1.0, True)
 
@@ -175,17 +175,17 @@ def test_number_1_of_any_type_is_a_reward_and_an_end(value):
         (None, "reward = None"),
     ],
 )
-def test_reward_that_is_not_one_number_is_an_error(value, words):
+def test_a_reward_that_is_not_one_number_is_an_error(value, words):
     with pytest.raises(ValueError, match=rf"^step returned {words}. Return a single number.$"):
         number(value, "reward")
 
 
-def test_nan_and_infinite_rewards_are_accepted_here():
+def test_nan_and_infinite_rewards_are_accepted_by_the_conversion():
     assert np.isnan(number(np.array([np.nan]), "reward"))
     assert number(float("inf"), "reward") == np.inf
 
 
 @pytest.mark.parametrize("value", [None, 2, 0.5, np.nan, "False", np.zeros(2, bool), {}])
-def test_end_that_is_not_true_or_false_is_an_error(value):
+def test_a_flag_that_is_not_true_or_false_is_an_error(value):
     with pytest.raises(ValueError, match=r"^step returned truncated .*. Return True or False.$"):
         flag(value, "truncated")

@@ -1,4 +1,4 @@
-"""Gymnasium environments in worker processes and threads: same rows as by hand, faults, ends."""
+"""Gymnasium environments in worker processes and threads: rows by hand, faults, process ends."""
 
 import copy
 import gc
@@ -32,7 +32,7 @@ def example(name, *, limit=50, wrappers=(), **options):
 
 
 def by_hand(env, seed, actions):
-    """Rows of one environment under the next-step rule, and its first observation."""
+    """Return the first observation and the rows of one environment with next-step auto-reset."""
     first, _ = env.reset(seed=seed)
     over, rows = False, []
     for action in actions:
@@ -46,7 +46,7 @@ def by_hand(env, seed, actions):
 
 
 def lives(pid):
-    """Whether a process runs: one that ended may wait for its parent's notice."""
+    """Return whether a process runs. A zombie counts as ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -70,7 +70,7 @@ def wait_until_gone(pids, seconds=10.0):
         ("Hopper-v5", 100, "process", 2),
     ],
 )
-def test_rows_are_those_of_the_environment_stepped_by_hand(name, length, kind, workers):
+def test_rows_equal_those_of_an_environment_stepped_by_hand(name, length, kind, workers):
     single = gymnasium.make(name)
     single.action_space.seed(0)
     actions = [[single.action_space.sample() for _ in range(3)] for _ in range(length)]
@@ -114,7 +114,7 @@ def test_reset_starts_every_environment_again():
         np.testing.assert_array_equal(pool.step(np.zeros(3, int)).reward, [1, 1, 1])
 
 
-def test_time_limit_is_the_one_asked_for():
+def test_max_episode_steps_overrides_the_time_limit():
     with WorkerPool(make_spec("Pendulum-v1", (), {}, 4), 2, kind="thread") as pool:
         assert pool.info.max_episode_steps == 4
         pool.reset(0)
@@ -126,7 +126,7 @@ def test_time_limit_is_the_one_asked_for():
     "limit", [2.0 / 0.1, np.array([20])[0], np.float32(20), np.array(20), jnp.int32(20)], ids=repr
 )
 @pytest.mark.parametrize("where", ["attribute", "registered"])
-def test_a_time_limit_may_be_of_any_type_of_number(limit, where):
+def test_a_time_limit_may_have_any_numeric_type(limit, where):
     env = limited(limit, where)
     assert (time_limit(env), type(time_limit(env))) == (20, int)
     env.reset(seed=0)
@@ -136,7 +136,7 @@ def test_a_time_limit_may_be_of_any_type_of_number(limit, where):
 
 @pytest.mark.parametrize("limit", [20.5, 0, -3, "20", True, float("nan"), np.array([20])], ids=repr)
 @pytest.mark.parametrize("where", ["attribute", "registered"])
-def test_a_time_limit_that_is_not_a_whole_number_is_refused(limit, where):
+def test_a_time_limit_that_is_not_a_whole_number_is_rejected(limit, where):
     names = {"attribute": "Limited.max_episode_steps"}
     name = names.get(where, "max_episode_steps of Limited-v0")
     with pytest.raises(ValueError) as caught:
@@ -153,7 +153,7 @@ def test_none_means_no_time_limit():
 
 
 def limited(limit, where):
-    """An environment with a time limit in an attribute, or in Gymnasium's registry."""
+    """Make an environment with a time limit in an attribute or in Gymnasium's registry."""
     if where == "attribute":
         return make_spec(f"{EXAMPLE_ENVS}:Limited", (), {"limit": limit})()
     entry = runpy.run_path(str(EXAMPLE_ENVS))["Limited"]
@@ -164,12 +164,12 @@ def limited(limit, where):
         del gymnasium.registry["Limited-v0"]
 
 
-def test_a_class_that_truncates_itself_needs_no_other_limit():
+def test_a_class_that_truncates_by_itself_keeps_its_limit():
     with WorkerPool(example("OwnLimit", limit=0), 1, kind="thread") as pool:
         assert pool.info.max_episode_steps == 3
 
 
-def test_a_class_without_a_time_limit_is_run_until_it_ends_by_itself():
+def test_a_class_without_a_time_limit_runs_until_it_terminates():
     with WorkerPool(example("Counter", limit=0), 1, kind="thread") as pool:
         assert pool.info.max_episode_steps == 0
         pool.reset(0)
@@ -177,7 +177,7 @@ def test_a_class_without_a_time_limit_is_run_until_it_ends_by_itself():
     assert [row.terminated[0] for row in rows] == [False, False, True, False, False]
 
 
-def test_results_are_copies_that_later_steps_leave_alone():
+def test_results_are_copies_that_later_steps_do_not_change():
     with WorkerPool(example("Counter"), 1, kind="thread") as pool:
         first = pool.reset(0)
         row = pool.step(np.zeros(1, int))
@@ -193,7 +193,7 @@ def test_environments_that_share_one_buffer_keep_their_own_observations(kind):
         assert pool.step(np.zeros(3, int)).obs.tolist() == [[5, 0, 1], [6, 0, 1], [7, 0, 1]]
 
 
-def test_stacked_pictures_are_those_of_different_steps_even_if_drawn_into_one_buffer():
+def test_stacked_images_are_from_different_steps_even_if_rendered_into_one_buffer():
     spec = make_spec(f"{EXAMPLE_ENVS}:OneBuffer", pixels=4, frame_stack=3)
     with WorkerPool(spec, 2, kind="thread", num_workers=1) as pool:
         seen = [pool.reset(0), *(pool.step(np.zeros(2, int)).obs for _ in range(3))]
@@ -201,7 +201,7 @@ def test_stacked_pictures_are_those_of_different_steps_even_if_drawn_into_one_bu
     assert stacks == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
 
 
-def test_stacked_observations_are_those_of_different_steps_even_if_written_into_one_buffer():
+def test_stacked_observations_are_from_different_steps_even_if_written_into_one_buffer():
     spec = example("OneBuffer", limit=0, wrappers=(f"{EXAMPLE_ENVS}:Stack",) * 2)
     with WorkerPool(spec, 2, kind="thread", num_workers=1) as pool:
         seen = [pool.reset(3), *(pool.step(np.zeros(2, int)).obs for _ in range(3))]
@@ -222,7 +222,7 @@ def test_a_wrapped_environment_keeps_its_class_and_attributes_and_can_be_copied(
     assert (inner.time, twin.time) == (0, 1)
 
 
-def test_every_space_passes_through():
+def test_all_kinds_of_spaces_are_converted():
     with WorkerPool(example("Compound"), 2, num_workers=2, kind="thread") as pool:
         assert pool.observation == Dict.of(
             {
@@ -235,7 +235,7 @@ def test_every_space_passes_through():
         assert pool.action == MultiDiscrete((3, 4, 5, 6))
         pool.reset(0)
         row = pool.step(np.array([[2, 3, 0, 0], [0, 0, 4, 5]], np.int32))
-    # Theirs start at 0, 1, 2, 3: the actions are [[2, 4], [2, 3]] and [[0, 1], [6, 8]].
+    # Their spaces start at 0, 1, 2, 3: the actions are [[2, 4], [2, 3]] and [[0, 1], [6, 8]].
     np.testing.assert_array_equal(row.reward, [11, 15])
     assert row.obs["image"].dtype == np.uint8
     np.testing.assert_array_equal(row.obs["image"][:, 1, 1, 2], [252, 250])
@@ -254,7 +254,7 @@ def test_actions_lie_within_bounds_that_float32_rounds_outwards():
     assert reward == np.float32(1 + 10 * 3.1)
 
 
-def test_discrete_actions_start_where_theirs_do():
+def test_discrete_actions_are_shifted_to_the_start_of_their_space():
     with WorkerPool(example("Bounded", discrete=True), 3, kind="thread") as pool:
         pool.reset(0)
         np.testing.assert_array_equal(pool.step(np.arange(3)).reward, [51, 61, 71])
@@ -283,7 +283,7 @@ def test_wrappers_are_applied_in_order():
         (f"{EXAMPLE_ENVS}:MyNormalize", "MyNormalize (a NormalizeReward) normalises"),
     ],
 )
-def test_normalising_wrappers_of_gymnasium_are_refused(wrapper, words):
+def test_normalising_wrappers_of_gymnasium_are_rejected(wrapper, words):
     with pytest.raises(ValueError) as error:
         example("Counter", wrappers=(wrapper, "FlattenObservation"))()
     assert str(error.value).startswith("env.options.wrappers: the wrapper ")
@@ -300,10 +300,10 @@ def test_normalising_wrappers_are_found_below_others():
     )
 
 
-def test_a_worker_makes_and_steps_environments_that_change_its_folder_and_numpys_errors(
+def test_a_worker_restores_the_folder_and_numpy_settings_that_environments_change(
     tmp_path, monkeypatch
 ):
-    """Environment i is made from a relative path; float32 rounds 1e-300 to 0 and 1e300 to inf."""
+    """The file has a relative path. float32 rounds 1e-300 to 0 and 1e300 to inf."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hostile.py").write_text(CHANGES.read_text())
     with WorkerPool(make_spec("hostile.py:Env"), 2, num_workers=1) as pool:
@@ -314,7 +314,7 @@ def test_a_worker_makes_and_steps_environments_that_change_its_folder_and_numpys
     assert [row.diverged.all() for row in rows] == [i == 30 for i in range(31)]
 
 
-def test_actions_of_another_shape_are_refused():
+def test_actions_of_wrong_shape_are_rejected():
     with WorkerPool(example("Counter"), 2, kind="thread") as pool:
         pool.reset(0)
         with pytest.raises(ValueError, match=r"actions have shape \(3,\), expected \(2,\)"):
@@ -326,7 +326,7 @@ def test_actions_of_another_shape_are_refused():
 
 
 @pytest.mark.parametrize("fault", ["nan", "infinite", "huge"])
-def test_an_environment_that_returns_nan_ends_its_episode_and_no_other(fault):
+def test_a_nan_ends_only_the_episode_of_its_environment(fault):
     with WorkerPool(example("Faulty", fault=fault), 3, kind="thread", num_workers=2) as pool:
         pool.reset(0)
         rows = [pool.step(np.zeros(3, int)) for _ in range(5)]
@@ -342,7 +342,7 @@ def test_an_environment_that_returns_nan_ends_its_episode_and_no_other(fault):
 
 
 def run(pool):
-    """A reset and some steps."""
+    """Reset, then take some steps."""
     pool.reset(0)
     for _ in range(5):
         pool.step(np.zeros(pool.num_envs, int))
@@ -365,7 +365,7 @@ RAISES = {
 )
 def test_an_error_is_reported_with_its_traceback(fault, kind):
     with pytest.raises(WorkerError) as caught:
-        # In the constructor all fail, and any may be the first to say so.
+        # In the constructor all workers fail, and any may report first.
         workers = 1 if fault == "init" else 2
         run(WorkerPool(example("Faulty", fault=fault), 4, num_workers=workers, kind=kind))
     assert caught.value.worker == 0
@@ -392,13 +392,13 @@ def test_an_error_is_reported_with_its_traceback(fault, kind):
         ),
     ],
 )
-def test_an_observation_that_is_not_in_its_space_is_reported_in_a_sentence(fault, kind, sentence):
+def test_an_observation_outside_its_space_gets_a_one_sentence_error(fault, kind, sentence):
     with pytest.raises(ValueError, match=r"^observation") as caught:
         run(WorkerPool(example("Faulty", fault=fault), 4, num_workers=2, kind=kind))
     assert str(caught.value) == sentence
 
 
-def test_after_an_error_the_pool_is_closed_and_says_why():
+def test_after_an_error_the_pool_is_closed_and_repeats_the_error():
     pool = WorkerPool(example("Faulty", fault="step"), 2, kind="thread")
     with pytest.raises(WorkerError):
         run(pool)
@@ -407,7 +407,7 @@ def test_after_an_error_the_pool_is_closed_and_says_why():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hang_is_reported_within_the_time_limit_with_its_place(kind):
+def test_a_hang_is_reported_within_the_timeout_with_its_location(kind):
     pool = WorkerPool(
         example("Faulty", fault="hang", culprit=2), 4, num_workers=2, timeout=0.5, kind=kind
     )
@@ -434,7 +434,7 @@ def test_a_hang_in_the_constructor_is_reported():
         ("crash", ("was killed by SIGSEGV", "Segmentation fault", "in misbehave")),
     ],
 )
-def test_a_worker_that_dies_is_reported_at_once(fault, parts):
+def test_a_worker_that_dies_is_reported_immediately(fault, parts):
     pool = WorkerPool(example("Faulty", fault=fault), 4, num_workers=2, timeout=30)
     start = time.monotonic()
     with pytest.raises(WorkerError, match=r"worker 0 \(environments 0 to 1\)") as caught:
@@ -466,7 +466,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("maker", "message"), UNKNOWN)
-def test_a_wrong_name_gets_one_sentence(maker, message):
+def test_a_wrong_name_gets_a_one_sentence_error(maker, message):
     with pytest.raises(ValueError, match=r"^(env|gymnasium)") as caught:
         maker()
     assert message in str(caught.value)
@@ -474,12 +474,12 @@ def test_a_wrong_name_gets_one_sentence(maker, message):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_name_gets_one_sentence_from_the_pool(kind):
+def test_the_pool_reports_a_wrong_name(kind):
     with pytest.raises(ValueError, match=r"^env.name: unknown task 'gymnasium/CartPol-v1'"):
         WorkerPool(make_spec("CartPol-v1"), 2, kind=kind)
 
 
-def test_a_missing_package_is_named(monkeypatch):
+def test_the_error_of_a_missing_package_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, name)
@@ -496,12 +496,12 @@ def test_a_missing_package_is_named(monkeypatch):
         ("nothing", r"the observation space contains an empty Box of shape \(2, 0\)"),
     ],
 )
-def test_an_unsupported_space_is_named(which, message):
+def test_the_error_of_an_unsupported_space_names_it(which, message):
     with pytest.raises(ValueError, match=message):
         WorkerPool(example("Unsupported", which=which), 1, kind="thread")
 
 
-def test_one_environment_can_be_made_to_draw():
+def test_one_environment_can_be_made_for_rendering():
     assert make_spec("CartPole-v1")("rgb_array").render_mode == "rgb_array"
 
 
@@ -509,13 +509,13 @@ def test_one_environment_can_be_made_to_draw():
     ("name", "limit", "wrappers", "steps"),
     [
         ("SaysOnly", 0, (), 5),
-        ("SaysOnly", 9, (), 9),  # longer than it says
+        ("SaysOnly", 9, (), 9),  # longer than the spec's limit
         ("SaysOnly", 2, (), 2),
         ("SaysOnly", 0, ("FlattenObservation",), 5),
         ("OwnLimit", 0, (), 3),
     ],
 )
-def test_a_limit_that_is_said_is_kept(name, limit, wrappers, steps):
+def test_a_time_limit_of_the_spec_is_enforced(name, limit, wrappers, steps):
     env = example(name, limit=limit, wrappers=wrappers)()
     assert time_limit(env) == steps
     env.reset(seed=0)
@@ -524,7 +524,7 @@ def test_a_limit_that_is_said_is_kept(name, limit, wrappers, steps):
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "int64", "uint64"])
-def test_large_whole_numbers_do_not_wrap_around(dtype):
+def test_large_integers_do_not_wrap_around(dtype):
     with WorkerPool(example("Large", dtype=dtype), 1, kind="thread") as pool:
         assert pool.observation.dtype == "float32"
         np.testing.assert_array_equal(pool.reset(0), np.float32([[3e9]]))
@@ -547,7 +547,7 @@ def test_workers_import_no_jax_and_print_nothing_on_stdout(capfd):
     assert wait_until_gone(pids) == []
 
 
-def test_a_worker_that_prints_without_end_is_cut_and_never_waits(capfd):
+def test_endless_output_of_a_worker_is_truncated_without_blocking(capfd):
     reader, writer = os.pipe()
     copying = threading.Thread(target=copy_output, args=(reader, "worker 1 (environment 3)"))
     copying.start()
@@ -563,7 +563,7 @@ def test_a_worker_that_prints_without_end_is_cut_and_never_waits(capfd):
     )
 
 
-def test_the_package_imports_no_jax_until_something_is_taken_from_it():
+def test_the_package_imports_jax_only_when_a_name_is_used():
     code = (
         "import sys, purejaxppo\n"
         "import purejaxppo.envs.host.workers.pool, purejaxppo.envs.host.workers.worker\n"
@@ -575,14 +575,14 @@ def test_the_package_imports_no_jax_until_something_is_taken_from_it():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_interrupts_are_the_parents_business():
+def test_workers_ignore_sigint():
     with WorkerPool(example("Report"), 1) as pool:
         (pid, _, _) = pool.reset(0)[0]
         os.kill(pid, signal.SIGINT)
         assert pool.step(np.zeros((1, 2), int)).reward.shape == (1,)
 
 
-def test_closing_ends_workers_and_may_be_repeated():
+def test_closing_a_pool_ends_its_workers_and_can_be_repeated():
     pool = WorkerPool(example("Report"), 2, num_workers=2)
     pids = pool.reset(0)[:, 0]
     assert all(map(lives, pids))
@@ -593,7 +593,7 @@ def test_closing_ends_workers_and_may_be_repeated():
         pool.reset(0)
 
 
-def test_a_forgotten_pool_is_closed():
+def test_a_garbage_collected_pool_is_closed():
     pool = WorkerPool(example("Report"), 1)
     pids = pool.reset(0)[:, 0]
     del pool
@@ -601,7 +601,7 @@ def test_a_forgotten_pool_is_closed():
     assert not any(map(lives, pids))
 
 
-def test_a_pool_made_in_a_thread_outlives_the_thread():
+def test_a_pool_made_in_a_thread_survives_the_thread():
     made = []
     thread = threading.Thread(target=lambda: made.append(WorkerPool(example("Report"), 1)))
     thread.start()
@@ -645,9 +645,9 @@ def start_parent(*, hang="", in_thread=False, wait=True):
 
 
 def kill_parents(count, hang="", **options):
-    """Starts processes with pools, kills them, and returns workers that still live.
+    """Start processes with pools, kill them, and return the workers that still run.
 
-    If `hang` is a folder, the workers do when the processes are killed.
+    If `hang` is a folder, the workers hang when the processes are killed.
     """
     left = set(os.listdir("/dev/shm"))
     parents = [start_parent(hang=hang, **options) for _ in range(count)]
@@ -674,13 +674,13 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev
 
 @linux
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_workers_do_not_outlive_a_parent_that_is_killed(in_thread, tmp_path):
+def test_workers_end_with_a_killed_parent(in_thread, tmp_path):
     assert kill_parents(1, hang=str(tmp_path), in_thread=in_thread) == []
 
 
 @linux
 @pytest.mark.full
-def test_parents_that_are_killed_together_leave_nothing():
+def test_parents_killed_together_leave_no_processes():
     assert kill_parents(4) == []
 
 
@@ -697,7 +697,7 @@ def test_a_script_without_a_guard_may_leave_its_pool_open():
 
 
 def children(folder, count, seconds=20.0):
-    """The ids of processes that environments have started, once there are `count`."""
+    """Wait for `count` processes that environments started, and return their ids."""
     deadline = time.monotonic() + seconds
     while len(list(folder.iterdir())) < count and time.monotonic() < deadline:
         time.sleep(0.02)
