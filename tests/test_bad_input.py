@@ -15,10 +15,10 @@ BAD = [
     (["--env.name", "brx/hopper"], "unknown family 'brx'. Did you mean 'brax'?"),
     (
         ["--env.name", "brax/hopper", "--env.backend", "bullet"],
-        "env.backend = 'bullet': brax has spring, positional, generalized, mjx",
+        "env.backend = 'bullet': brax has the back ends spring, positional, generalized, mjx",
     ),
     (["--env.backend", "mjx"], "env.backend = 'mjx': gymnax has no back ends"),
-    (["--env.options", "gravity", "strong"], "gravity = 'strong' is not a number"),
+    (["--env.options", "gravity", "strong"], "gravity = 'strong' must be a number"),
     (["--env.options", "max_steps_in_episode", "0"], "= 0: a time limit must be a whole number"),
     (["--env.options", "gravitas", "3"], "env.options.gravitas: gymnax/CartPole-v1 has no"),
     (
@@ -57,7 +57,7 @@ def test_options_of_evaluations_are_checked_before_there_is_a_folder(tmp_path, c
     pytest.importorskip("pgx")
     flags = ["--env.name", "pgx/tic_tac_toe", "--eval.options", "opponent", "rand"]
     said = refusal(["--config", "cartpole", *flags], capsys)
-    assert "in evaluations: eval.options.opponent = 'rand' is neither random nor" in said
+    assert "in evaluations: eval.options.opponent = 'rand' must be random, or" in said
     assert not list(tmp_path.iterdir())
 
 

@@ -156,7 +156,7 @@ def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(c
         assert options[0].split(maxsplit=2) == [
             "num_agents",
             "3",
-            "spread: agents, and as many landmarks.",
+            "spread: number of agents, and of landmarks.",
         ]
         assert spread.split(maxsplit=1) == [
             "particles/spread",

@@ -175,9 +175,9 @@ def test_row_of_a_world_gets_its_agents_own_action(make_agent):
     for obs, said in (
         (
             {"c": (4, np.zeros(2))},
-            "Pass a dict by agent, with a, b, or rows, a dict with agent,",
+            "Pass a dict by agent, with a, b, or rows: a dict with agent,",
         ),
-        ({"a": (3, np.zeros(2))}, "agent a: observation.0 = 3: not in its space, the integers"),
+        ({"a": (3, np.zeros(2))}, "agent a: observation.0 = 3 must be an integer"),
         ([row], "a dict by agent"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -49,12 +49,15 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
     found = RAMP.fullmatch(" ".join(str(text).split()))
     if not found:
         raise ValueError(
-            f"{where} = {text!r} is neither a ramp such as '0.5 to 1.0' or '0.5 to 1.0 until 0.6' "
-            f"nor file.py:function"
+            f"{where} = {text!r} must be a ramp, such as '0.5 to 1.0' or '0.5 to 1.0 until 0.6', "
+            f"or a function as file.py:function"
         )
     start, end, until = (float(number) for number in found.groups(default="1"))
     if not 0 < until <= 1:
-        raise ValueError(f"{where} = {text!r}: the ramp ends after a part of the run, up to 1")
+        raise ValueError(
+            f"{where} = {text!r}: the number after 'until' is a fraction of the run. It must be "
+            f"above 0 and at most 1."
+        )
     return partial(ramp, start, end, until)
 
 

@@ -47,7 +47,7 @@ def check(task: Adapted, where: str) -> None:
     above = plain(task.success_above)
     number = isinstance(above, int | float) and not isinstance(above, bool)
     if above is not None and (not number or np.isnan(above)):
-        raise ValueError(f"{where}: success_above = {above!r}: it must be a number or None")
+        raise ValueError(f"{where}: success_above = {above!r} must be a number or None")
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
@@ -60,7 +60,7 @@ def check(task: Adapted, where: str) -> None:
     kind, each = (MultiStep, (len(agents),)) if agents else (TaskStep, ())
     if not isinstance(out, kind):
         raise ValueError(
-            f"{step} gives (state, {type(out).__name__}) and not (state, {kind.__name__})"
+            f"{step} returns (state, {type(out).__name__}) instead of (state, {kind.__name__})"
         )
     check_obs(out.obs, task.observation, step)
     for name, value, dtype, shape in (
@@ -71,7 +71,7 @@ def check(task: Adapted, where: str) -> None:
         if np.shape(value) != shape or not np.issubdtype(np.result_type(value), dtype):
             wanted = "a number" if dtype is np.number else "bool"
             raise ValueError(
-                f"{step}: {name} is {tracing.shapes_of(value)} and not {wanted} {list(shape)}"
+                f"{step}: {name} is {tracing.shapes_of(value)} instead of {wanted} {list(shape)}"
             )
     if task.state_space is not None:
         whole = f"{where}: global_state"
@@ -80,7 +80,9 @@ def check(task: Adapted, where: str) -> None:
         )
     before, then = tracing.shapes_of(state), tracing.shapes_of(after)
     if before != then:
-        raise ValueError(f"{step} gives a state {then}, and that of reset is {before}")
+        raise ValueError(
+            f"{step} returns a state {then}, but reset returns {before}. Both must be the same."
+        )
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
     if not agents:
         check_first_steps(task, where)
@@ -159,7 +161,7 @@ def check_spaces(task: Adapted, where: str) -> None:
         for one in space if agents else (space,):
             if not isinstance(one, Box | Discrete | MultiDiscrete | Dict):
                 raise ValueError(
-                    f"{where}: {name} is a {type(one).__name__}, and not a space of "
+                    f"{where}: {name} is a {type(one).__name__} instead of a space of "
                     f"purejaxppo.spaces"
                 )
 
@@ -171,7 +173,7 @@ def pair(found: Any, where: str) -> Sequence[Any]:
         ValueError: there are not two.
     """
     if not isinstance(found, tuple) or len(found) != 2:
-        raise ValueError(f"{where} gives a {type(found).__name__} and not a pair (state, ...)")
+        raise ValueError(f"{where} returns a {type(found).__name__} instead of a pair (state, ...)")
     return found
 
 
@@ -179,7 +181,7 @@ def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
     """Raises ValueError unless an observation is of its space."""
     found, declared = tracing.shapes_of(obs), tracing.shapes_of(jax.tree.map(example, space))
     if found != declared:
-        raise ValueError(f"{where} gives an observation {found}, and its space is {declared}")
+        raise ValueError(f"{where} returns an observation {found}, but its space is {declared}")
 
 
 def wrapped(task: Adapted, config: EnvConfig, *, checked: bool) -> Adapted:
@@ -203,9 +205,9 @@ def wrapped(task: Adapted, config: EnvConfig, *, checked: bool) -> Adapted:
 
 
 FAMILY = Family(
-    about="your own in JAX: file.py:Name",
+    about="custom tasks in JAX: jax/file.py:Name",
     tasks=list,
     make_task=make,
     names="reference",
-    more_options="arguments of your class or function",
+    more_options="arguments of the custom class or function",
 )

@@ -108,7 +108,7 @@ def check(task: Adapted, config: EnvConfig) -> None:
     for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
         for name in names:
             if not known:
-                raise ValueError(f"env.{field}: {config.name} has no parameters that can be varied")
+                raise ValueError(f"env.{field}: {config.name} has no parameters to vary")
             if name not in known:
                 raise ValueError(
                     f"env.{field}.{name}: {config.name} has no such parameter. It has "
@@ -122,8 +122,8 @@ def check_spread(config: EnvConfig) -> None:
     for name, x in config.randomize.items():
         if not 0 <= x < 1:
             raise ValueError(
-                f"env.randomize.{name} = {x} is to be at least 0 and below 1: factors are drawn "
-                f"between 1 - {x} and 1 + {x}"
+                f"env.randomize.{name} = {x} must be at least 0 and below 1, because factors are "
+                f"drawn between 1 - {x} and 1 + {x}"
             )
 
 
@@ -132,8 +132,8 @@ def check_host(config: EnvConfig) -> None:
     for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
         if names:
             raise ValueError(
-                f"env.{field}: {config.name} runs on the host, where unity/ alone can be varied "
-                f"from here: vary it in the simulator itself"
+                f"env.{field} needs a simulator in JAX or unity/, but {config.name} runs on the "
+                f"host. Vary its parameters in the simulator itself."
             )
 
 

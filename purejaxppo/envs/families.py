@@ -168,7 +168,7 @@ def load(name: str) -> Family:
     """
     entry_points = declared().get(name)
     if entry_points is None:
-        hint = did_you_mean(name, declared(), f"There are {', '.join(declared())}.")
+        hint = did_you_mean(name, declared(), f"Families: {', '.join(declared())}.")
         raise ValueError(f"env.name: unknown family {name!r}. {hint}")
     entry_point, *others = entry_points
     if others:

@@ -176,9 +176,9 @@ def read(form: Form, obs: Any) -> tuple[Any, bool]:
     numeric = all(value.dtype.kind in "biuf" for value in values)
     if not numeric or not (single or batch):
         shapes = {_name(path): value.shape for path, value in zip(paths, values, strict=True)}
-        problem = "has shapes" if numeric else "has values that are not numbers, in shapes"
+        problem = "has shapes" if numeric else "has values that are not numbers, of shapes"
         raise ValueError(
-            f"observation: it {problem} {shapes}. Pass {_expected(form)}, or a batch of it."
+            f"observation {problem} {shapes}. Pass {_expected(form)}, or a batch of it."
         )
     for path, value, array in zip(paths, values, forms, strict=True):
         _check(path, value, array)
@@ -205,10 +205,10 @@ def _values(form: Form, obs: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple
     elif isinstance(obs, Mapping):
         named = {str(key): value for key, value in obs.items()}
     else:
-        raise ValueError(f"{_name(path)} is {type(obs).__name__}")
+        raise ValueError(f"{_name(path)} is a {type(obs).__name__}")
     names = [str(key) for key, _ in form.parts]
     if not named.keys() >= set(names):
-        raise ValueError(f"{_name(path)} has the parts {[*named]} in place of {names}")
+        raise ValueError(f"{_name(path)} has the keys {[*named]} instead of {names}")
     for key, part in form.parts:
         yield from _values(part, named[str(key)], (*path, str(key)))
 
@@ -234,8 +234,8 @@ def _check(path: tuple[str, ...], value: np.ndarray, array: Array) -> None:
     wrong = first_outside(value, *whole_range(array))
     if wrong is not None:
         raise ValueError(
-            f"{indexed(_name(path), wrong.at)} = {value[wrong.at]}: not in its space, the "
-            f"integers from {wrong.least} to {wrong.most}."
+            f"{indexed(_name(path), wrong.at)} = {value[wrong.at]} must be an integer from "
+            f"{wrong.least} to {wrong.most}."
         )
 
 

@@ -89,7 +89,7 @@ class Option:
             return value
         if kind in KINDS:
             raise ValueError(wrong_type(name, value, kind))
-        raise ValueError(f"{name} = {value!r} must be like {self.default!r}")
+        raise ValueError(f"{name} = {value!r} must have the type of {self.default!r}")
 
 
 Options = Mapping[str, Option]

@@ -101,7 +101,7 @@ def _world(team: Team, obs: Any) -> Rows:
     """
     if team.state is not None:
         raise ValueError(
-            f"env.options.global_state = true: observations by agent are not supported. Pass rows, "
+            f"env.options.global_state = true: observations by agent are not supported. Pass rows: "
             f"a dict with {', '.join(_names(team))}."
         )
     if isinstance(obs, tuple | list):
@@ -115,8 +115,8 @@ def _world(team: Team, obs: Any) -> Rows:
         named, keys, places = {}, [], {}
     if not places or len(places) < len(named):
         raise ValueError(
-            f"observations do not name the agents. Pass a dict by agent, with "
-            f"{', '.join(team.agents)}, or rows, a dict with {', '.join(_names(team))}."
+            f"observations: the agents are unknown or missing. Pass a dict by agent, with "
+            f"{', '.join(team.agents)}, or rows: a dict with {', '.join(_names(team))}."
         )
     seen = [example(space) for space in team.observations]
     masks: list[Any] = [None] * team.size
@@ -127,7 +127,7 @@ def _world(team: Team, obs: Any) -> Rows:
         except ValueError as error:
             raise ValueError(f"agent {key}: {error}") from None
         if not single:
-            raise ValueError(f"agent {key}: it has several observations. Pass one of each agent.")
+            raise ValueError(f"agent {key}: got a batch. Pass one observation for each agent.")
         own, mask = split_mask_off(_row(encoded, 0), space_of(form))
         seen[i] = own
         masks[i] = jax.tree.map(lambda x: never_empty(x, np), mask)

@@ -155,6 +155,6 @@ class _Read(dict[str, Any]):
         """Raises ValueError if a parameter was not read."""
         if unknown := sorted(set(self) - self.read):
             raise ValueError(
-                f"Playground's parameters of {task} have {', '.join(unknown)}, which this version "
-                f"of purejaxppo does not know: start from --env.name playground/{task}"
+                f"--config playground/{task}: purejaxppo does not support these parameters of "
+                f"Playground: {', '.join(unknown)}. Use --env.name playground/{task}."
             )

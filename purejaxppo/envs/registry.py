@@ -113,7 +113,7 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
     """
     family_name, name = str(config.name).partition("/")[0], located(without_family(config.name))
     if not config.name:
-        raise ValueError("env.name is missing: name a task, such as gymnax/CartPole-v1")
+        raise ValueError("env.name is missing. Set a task, such as gymnax/CartPole-v1.")
     if not name:
         raise ValueError(
             f"env.name = {config.name!r} is not of the form family/task. "
@@ -131,7 +131,7 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
         )
     known = family.backends
     if config.backend and config.backend not in known:
-        text = f"has {', '.join(known)}" if known else "has no back ends"
+        text = f"has the back ends {', '.join(known)}" if known else "has no back ends"
         raise ValueError(f"env.backend = {config.backend!r}: {family_name} {text}")
     return family, name
 
@@ -215,7 +215,7 @@ def _suggest(name: str, *names: str) -> str:
         if close:
             best = list(dict.fromkeys(by_task[c] for c in close))
             return f"Did you mean {' or '.join(repr(b) for b in best)}?"
-    return "`purejaxppo list envs` prints all."
+    return "`purejaxppo list envs` lists all families."
 
 
 def make(

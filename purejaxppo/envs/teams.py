@@ -46,7 +46,7 @@ class Team:
         """Checks that there are common spaces for all agents."""
         _ = self.observation, self.action
         if self.masked and mask_space(self.action) is None:
-            raise ValueError("there is an action_mask, but nothing discrete to choose from")
+            raise ValueError("action_mask: the action space has no discrete part. Remove the mask.")
 
     @property
     def size(self) -> int:
@@ -56,12 +56,12 @@ class Team:
     @property
     def observation(self) -> Space:
         """One space that every agent's observations fit in."""
-        return common(self.observations, self.agents, "observe")
+        return common(self.observations, self.agents, "observation")
 
     @property
     def action(self) -> Space:
         """One space that every agent's actions are taken from."""
-        return common(self.actions, self.agents, "act in")
+        return common(self.actions, self.agents, "action")
 
     @property
     def mask(self) -> Space | None:
@@ -132,13 +132,13 @@ def joined_state_space(observation: Any) -> Box:
     """
     if not isinstance(observation, Box) or len(observation.shape) != 2:
         raise ValueError(
-            f"env.options.{GLOBAL_STATE}: the task has no global state, and its agents' "
-            f"observations are not vectors that can be joined. Use false."
+            f"env.options.{GLOBAL_STATE} = true: the task has no global state, and the agents' "
+            f"observations are not vectors. Use false."
         )
     return Box((observation.shape[0] * observation.shape[1],))
 
 
-def common(spaces: Sequence[Space], agents: Sequence[str], verb: str) -> Space:
+def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
     """The smallest space that all fit in: vectors and Discrete ones are padded to the largest.
 
     Raises:
@@ -159,8 +159,8 @@ def common(spaces: Sequence[Space], agents: Sequence[str], verb: str) -> Space:
         return Box((size,), low, high, boxes[0].dtype)
     other = next(i for i, space in enumerate(spaces) if not _padable(first, space))
     raise ValueError(
-        f"agents {agents[0]} and {agents[other]} {verb} spaces that cannot be padded to one, "
-        f"{_words(first)} and {_words(spaces[other])}: only vectors of one type and Discrete can"
+        f"agents {agents[0]} and {agents[other]} have {kind} spaces without a common one: "
+        f"{_words(first)} and {_words(spaces[other])}. Use vectors of one dtype, or Discrete."
     )
 
 

@@ -277,8 +277,8 @@ def check_dtypes(obs: Obs, space: Space, where: str = "env.name") -> None:
             whole = jax.tree_util.GetAttrKey("observation"), *path
             name = jax.tree_util.keystr(whole, simple=True, separator=".")
             raise ValueError(
-                f"{where}: {name} is {x.dtype}, but its space holds {declared.dtype}. Return such "
-                f"numbers, or declare another space."
+                f"{where}: {name} is {x.dtype}, but its space is {declared.dtype}. Return "
+                f"{declared.dtype}, or declare another space."
             )
 
 

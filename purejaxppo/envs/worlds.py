@@ -41,7 +41,7 @@ from purejaxppo.spaces import MASK, Discrete, Space, example
 if TYPE_CHECKING:
     from purejaxppo.envs.host.bridge import HostEnv
 
-GLOBAL_STATE_OPTION = Option(False, "Add the state of the world to observations, for the critic.")
+GLOBAL_STATE_OPTION = Option(False, "Also observe the global state, for a centralised critic.")
 
 
 def count_worlds(
@@ -58,10 +58,10 @@ def count_worlds(
         parts = max(config.num_envs // num_envs, 1)
         # The suggestion has the number's powers of 2 up to 8, for minibatches.
         step = math.lcm(parts * num_agents, math.gcd(config.num_envs, 8))
-        among = f" in each of {parts} shards" if parts > 1 else ""
+        shards = f" x {parts} shards" if parts > 1 else ""
         raise ValueError(
-            f"env.num_envs = {config.num_envs} counts agents, and {config.name} has {num_agents} "
-            f"per world, so worlds are not whole{among}. Try env.num_envs = "
+            f"env.num_envs = {config.num_envs} counts agents. For {config.name} it must be a "
+            f"multiple of {parts * num_agents} ({num_agents} agents{shards}). Try env.num_envs = "
             f"{max(step, round(config.num_envs / step) * step)}"
         )
     return num_envs // num_agents
@@ -75,7 +75,7 @@ def wants_global_state(config: EnvConfig) -> bool:
     """
     value = config.options.get(GLOBAL_STATE, False)
     if not isinstance(value, bool):
-        raise ValueError(f"env.options.{GLOBAL_STATE} = {value!r} is neither true nor false")
+        raise ValueError(f"env.options.{GLOBAL_STATE} = {value!r} must be true or false")
     return value
 
 
@@ -194,7 +194,9 @@ class WorldsEnv(Env):
 
     def __init__(self, worlds: "VectorEnv | HostEnv", team: Team) -> None:
         """Stores the worlds, which `close` closes."""
-        assert not worlds.spec.absent, "a world's agents act at once: give each a row of its own"
+        assert not worlds.spec.absent, (
+            "absent agents are not supported here: make each agent a separate row"
+        )
         self.worlds = worlds
         self.team = team
         self.task: Any = worlds.task

@@ -250,11 +250,10 @@ class PartialObservation(SameReturns):
         super().__init__(task)
         space = task.observation
         if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ValueError(f"env.obs_indices needs an observation that is a vector, not {space}")
+            raise ValueError(f"env.obs_indices needs a vector observation. The task has {space}.")
         if not all(0 <= i < space.shape[0] for i in indices):
             raise ValueError(
-                f"env.obs_indices = {list(indices)}: the observation's numbers are 0 to "
-                f"{space.shape[0] - 1}"
+                f"env.obs_indices = {list(indices)}: indices must be from 0 to {space.shape[0] - 1}"
             )
         self.indices, self.privileged_obs = np.array(indices), privileged_obs
         seen = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)

@@ -48,8 +48,8 @@ def test_a_curriculum_can_be_a_function_in_a_file(tmp_path):
         (f"{file}:branch", "jnp.where in place of if"),
         (f"{file}:two", "gives float32 [2] and not float32 []"),
         (f"{file}x.py:two", "no such file"),
-        ("from 1 to 2", "neither a ramp"),
-        ("1 to 2 until 0", "a part of the run"),
+        ("from 1 to 2", "must be a ramp"),
+        ("1 to 2 until 0", "a fraction of the run"),
     ):
         with pytest.raises(ValueError, match=r"env\.curriculum\.g") as error:
             curriculum.parse("g", text)

@@ -278,7 +278,7 @@ def test_legal_moves_of_2048_have_no_penalty():
         (
             "connect_four",
             {"opponent": "perfect"},
-            "neither random nor a function of yours",
+            "must be random, or a custom function",
         ),
         ("connect_four", {"size": 8}, "has no such option. It has opponent"),
         ("2048", {"opponent": "random"}, "has no such option. It has no options."),

@@ -29,7 +29,7 @@ def message(name, **options):
         ("gymnax/Cartpole-v1", "Did you mean 'gymnax/CartPole-v1'"),
         ("CartPole-v1", "Did you mean 'gymnax/CartPole-v1'"),
         ("dummy/zzzzzzzz", "purejaxppo list envs"),
-        ("zzzz/vector", "There are brax, craftax"),
+        ("zzzz/vector", "Families: brax, craftax"),
     ],
 )
 def test_a_wrong_name_suggests_the_nearest_valid_one(name, hint):

@@ -323,7 +323,7 @@ def test_an_end_of_the_task_at_the_time_limit_is_a_termination(name, limit, ends
 
 def test_an_environment_whose_shapes_depend_on_its_limit_is_rejected(still_world):
     name = "gymnax/old.py:Sized"
-    with pytest.raises(ValueError, match="to distinguish the task's own ends") as caught:
+    with pytest.raises(ValueError, match="to separate terminations") as caught:
         registry.make(EnvConfig(name=name), 1)
     assert str(caught.value).startswith(
         f"env.name = {name}: step_env fails with a larger max_steps"

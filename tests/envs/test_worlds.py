@@ -289,8 +289,10 @@ def test_agents_with_equal_spaces_may_have_composite_actions_and_image_observati
 )
 def test_spaces_that_differ_in_more_than_size_are_not_padded(one, other, words):
     with pytest.raises(ValueError) as error:
-        common((one, one, other), ("a", "b", "c"), "observe")
-    assert str(error.value).startswith("agents a and c observe spaces that cannot be padded")
+        common((one, one, other), ("a", "b", "c"), "observation")
+    assert str(error.value).startswith(
+        "agents a and c have observation spaces without a common one"
+    )
     assert words in str(error.value)
 
 
@@ -312,11 +314,13 @@ def test_vmapped_seeds_of_multi_agent_environments_share_one_pool():
 
 
 def test_num_envs_that_is_not_a_multiple_of_the_agents_is_rejected_with_a_suggestion():
-    with pytest.raises(ValueError, match=r"env\.num_envs = 7 counts agents.*has 3 per world.*= 6$"):
+    with pytest.raises(ValueError, match=r"env\.num_envs = 7 counts agents.*multiple of 3 .*= 6$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=7), 7)
-    with pytest.raises(ValueError, match=r"in each of 2 shards. Try env.num_envs = 12$"):
+    with pytest.raises(
+        ValueError, match=r"multiple of 6 \(3 agents x 2 shards\). Try env.num_envs = 12$"
+    ):
         registry.make(EnvConfig(name="particles/spread", num_envs=10), 5)
-    with pytest.raises(ValueError, match=r"in each of 2 shards. Try env.num_envs = 96$"):
+    with pytest.raises(ValueError, match=r"shards\). Try env.num_envs = 96$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=100), 50)  # a multiple of 4, too
     with pytest.raises(ValueError, match=r"env\.num_envs = 1 .*Try env.num_envs = 3$"):
         pettingzoo("Hand", 1)
@@ -357,7 +361,7 @@ def message(name, **options):
 
 def test_unusable_multi_agent_environments_get_a_one_sentence_error():
     text = message("Mixed")
-    assert "agents a and b act in spaces that cannot be padded to one" in text
+    assert "agents a and b have action spaces without a common one" in text
     assert "Discrete(n=2)" in text and "a Box of shape (2,)" in text
     assert "has no function or class 'Hnad'" in message("Hnad")
     assert "env.options: " in message("Hand", speed=3) and "speed" in message("Hand", speed=3)

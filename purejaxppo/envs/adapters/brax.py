@@ -106,7 +106,7 @@ class BraxTask(mjx.Robot):
 
 
 FAMILY = Family(
-    about="robots; --env.backend spring, positional, generalized or mjx",
+    about="Brax robots; --env.backend spring, positional, generalized or mjx",
     tasks=task_names,
     make_task=make,
     requires="brax",

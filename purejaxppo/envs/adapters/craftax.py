@@ -131,9 +131,9 @@ class CraftaxTask(Adapted):
 
 
 FAMILY = Family(
-    about="open worlds to survive in",
+    about="Craftax and Craftax-Classic: open-world survival games",
     tasks=task_names,
     make_task=make,
     requires="craftax",
-    more_options="numbers and switches among the task's parameters",
+    more_options="numeric and boolean parameters of the task",
 )

@@ -20,14 +20,12 @@ from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 TASKS = {
     "vector": "17 numbers, 6 continuous actions, 1000 steps",
     "pixels": "84 x 84 x 4 uint8 images, 6 discrete actions, 1000 steps",
-    "constant": "reward 1 at every step, ended by a time limit of 10 steps alone",
-    "choices": "which action is right can be seen; of any kind (option kind), 10 steps",
+    "constant": "reward 1 at every step; ends only by the time limit of 10 steps",
+    "choices": "the observation shows the correct action (option kind), 10 steps",
 }
 KINDS = ("discrete", "multidiscrete", "box", "hybrid", "masked")
 """Kinds of actions of `dummy/choices`."""
-OPTIONS = {
-    "kind": Option("discrete", "Kind of actions of `choices`.", choices=KINDS, tasks=("choices",))
-}
+OPTIONS = {"kind": Option("discrete", "Kind of action space.", choices=KINDS, tasks=("choices",))}
 
 
 def task_names() -> list[str]:

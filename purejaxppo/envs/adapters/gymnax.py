@@ -59,7 +59,7 @@ def load_own(value: str | CodeRef) -> tuple[Any, Any]:
     )
     extensions.check(extensions.GYMNAX, env, f"{where} is")
     if not hasattr(params, "max_steps_in_episode"):
-        raise ValueError(f"{where}: its parameters have no max_steps_in_episode. Add this limit.")
+        raise ValueError(f"{where}: the parameters have no max_steps_in_episode. Add this field.")
     return env, params
 
 
@@ -96,7 +96,7 @@ def _parameter(kind: type, name: str, value: Any) -> Any:
         ValueError: it is a text.
     """
     if isinstance(value, str):
-        raise ValueError(f"{name} = {value!r} is not a number")
+        raise ValueError(f"{name} = {value!r} must be a number")
     number = whole(value) if kind is int else None
     return value if number is None else number
 
@@ -109,7 +109,7 @@ def _one(value: Any, name: str) -> Any:
     """
     if jnp.size(value) != 1:
         raise ValueError(
-            f"env.name: step_env returns {name} of shape {jnp.shape(value)}. Return one value."
+            f"env.name: step_env returns {name} of shape {jnp.shape(value)}. Return a scalar."
         )
     return value if jnp.shape(value) == () else jnp.reshape(value, ())
 
@@ -161,8 +161,8 @@ def check(task: "GymnaxTask", where: str) -> None:
             return
         raise ValueError(
             f"{where}: step_env fails with a larger max_steps_in_episode "
-            f"({tracing.reason(error)}), which is needed to distinguish the task's own ends from "
-            f"the time limit. Use arrays of shapes that do not depend on the limit."
+            f"({tracing.reason(error)}). purejaxppo uses a larger limit to separate terminations "
+            f"from truncations. Use array shapes that do not depend on the limit."
         ) from error
 
 
@@ -237,12 +237,12 @@ class GymnaxTask(Adapted):
         """
         before = state
         obs, state, reward, terminated, _ = self.env.step_env(key, before, action, self.params)
-        reward, terminated = _one(reward, "a reward"), _one(terminated, "an end")
+        reward, terminated = _one(reward, "a reward"), _one(terminated, "a done flag")
         truncated = self._truncated(state)
         if self.limit_ends:
             later = self.params.replace(max_steps_in_episode=self.max_episode_steps + LATER)
             ended, terminated = terminated, self.env.step_env(key, before, action, later)[3]
-            terminated = _one(terminated, "an end")
+            terminated = _one(terminated, "a done flag")
             truncated |= jnp.logical_and(ended, jnp.logical_not(terminated))
         reward = jnp.asarray(reward, jnp.float32)
         return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)
@@ -272,5 +272,5 @@ FAMILY = Family(
     make_task=make,
     requires="gymnax",
     names="reference",
-    more_options="numbers among the task's parameters",
+    more_options="numeric parameters of the task",
 )

@@ -65,8 +65,8 @@ LAYOUT = "layout"
 KITCHENS = ("overcooked", "overcooked_v2")
 OPTIONS = {
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
-    LAYOUT: Option("cramped_room", "Kitchen of Overcooked.", tasks=KITCHENS),
-    SHAPED: Option(0.0, "Weight of Overcooked's reward for steps towards a soup.", tasks=KITCHENS),
+    LAYOUT: Option("cramped_room", "Overcooked: layout of the kitchen.", tasks=KITCHENS),
+    SHAPED: Option(0.0, "Overcooked: weight of the shaped reward.", tasks=KITCHENS),
 }
 ENDS = frozenset({"hanabi", "jaxnav", "switch_riddle"})
 """Tasks, besides SMAX, that can end before their time limit."""
@@ -127,7 +127,7 @@ def make(name: str, config: EnvConfig) -> "JaxMarlTask":
             limit = _unlimit(name, env, config.max_episode_steps)
             return JaxMarlTask(env, name, limit, weight)
     except (AssertionError, IndexError, NotImplementedError, TypeError) as error:
-        said = str(error) or "JaxMARL refuses them"
+        said = str(error) or "rejected by JaxMARL"
         raise ValueError(f"env.options for jaxmarl/{name}: {said}") from error
 
 
@@ -167,8 +167,8 @@ def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
     typed = checked(f"jaxmarl/{name}", others, from_values(_defaults(name)), of_task(OPTIONS, name))
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
         known = _layouts(name)
-        hint = did_you_mean(str(options[LAYOUT]), known, f"There are {', '.join(known)}.")
-        raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen. {hint}")
+        hint = did_you_mean(str(options[LAYOUT]), known, f"Layouts: {', '.join(known)}.")
+        raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: unknown layout. {hint}")
     return {**ours, **typed}
 
 
@@ -353,11 +353,11 @@ class JaxMarlTask(Adapted):
 
 
 FAMILY = Family(
-    about="several agents: MPE, SMAX, Overcooked, ...",
+    about="multi-agent: MPE, SMAX, Overcooked, ...",
     tasks=task_names,
     make_task=make,
     requires="jaxmarl",
     options=OPTIONS,
-    more_options="plain arguments of the task's class",
-    not_options={"max_steps": "the time limit is env.max_episode_steps"},
+    more_options="number, boolean and text arguments of the task's class",
+    not_options={"max_steps": "use env.max_episode_steps"},
 )

@@ -309,9 +309,9 @@ class JumanjiTask(Adapted):
 
 
 FAMILY = Family(
-    about="puzzles, packing, routing; with masks",
+    about="puzzles, packing, routing; with action masks",
     tasks=task_names,
     make_task=make,
     requires="jumanji",
-    more_options="numbers and switches among the arguments of the task's class",
+    more_options="numeric and boolean arguments of the task's class",
 )

@@ -41,8 +41,8 @@ def import_mujoco() -> None:
         if not backend:
             raise
         raise ValueError(
-            f"MUJOCO_GL = {backend}: MuJoCo cannot be imported with it ({error}). Unset it: "
-            f"training does not need OpenGL, and videos try EGL and OSMesa."
+            f"MUJOCO_GL = {backend}: MuJoCo cannot be imported with this value ({error}). Unset "
+            f"the variable. Training does not need OpenGL; videos try EGL and OSMesa."
         ) from error
 
 

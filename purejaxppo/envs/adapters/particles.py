@@ -30,14 +30,14 @@ DIRECTIONS = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
 FRAME_RATE = 1 / DT
 SPREAD, TAG = ("spread",), ("tag",)
 OPTIONS = {
-    "num_agents": Option(3, "spread: agents, and as many landmarks.", low=1, tasks=SPREAD),
+    "num_agents": Option(3, "spread: number of agents, and of landmarks.", low=1, tasks=SPREAD),
     "collision_penalty": Option(
-        1.0, "spread: reward lost for each pair that touches.", low=0, high=1e9, tasks=SPREAD
+        1.0, "spread: penalty for each pair of agents that touch.", low=0, high=1e9, tasks=SPREAD
     ),
-    "num_hunters": Option(3, "tag: agents that hunt.", low=1, tasks=TAG),
-    "num_prey": Option(2, "tag: agents that are hunted.", low=1, tasks=TAG),
-    "num_obstacles": Option(2, "tag: fixed discs.", low=0, tasks=TAG),
-    "continuous": Option(False, "Pushes in [-1, 1]^2 in place of five discrete actions."),
+    "num_hunters": Option(3, "tag: number of hunters.", low=1, tasks=TAG),
+    "num_prey": Option(2, "tag: number of prey.", low=1, tasks=TAG),
+    "num_obstacles": Option(2, "tag: number of fixed obstacles.", low=0, tasks=TAG),
+    "continuous": Option(False, "Use pushes in [-1, 1]^2 instead of five discrete actions."),
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
 }
 

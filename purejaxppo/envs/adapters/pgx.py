@@ -72,27 +72,25 @@ def _opponent(name: str, value: Any) -> Any:
         ValueError: it is neither `random` nor a reference.
     """
     if value != RANDOM and not is_reference(str(value)):
-        raise ValueError(
-            f"{name} = {value!r} is neither random nor a function of yours as file.py:name"
-        )
+        raise ValueError(f"{name} = {value!r} must be random, or a custom function as file.py:name")
     return value
 
 
 OPTIONS = {
     "use_minimal_action_set": Option(
-        True, "MinAtar: only the actions that the game uses.", tasks=("minatar-*",)
+        True, "MinAtar: offer only the actions that the game uses.", tasks=("minatar-*",)
     ),
     "sticky_action_prob": Option(
         0.1,
-        "MinAtar: probability that the last action is repeated.",
+        "MinAtar: probability of repeating the last action.",
         low=0,
         high=1,
         tasks=("minatar-*",),
     ),
     OPPONENT: Option(
         None,
-        "Games of several players: the agent has one seat; the others move at `random`, or by a "
-        "function (key, obs [N, ...]) -> action [N], as file.py:name.",
+        "Multiplayer games: train one agent against this opponent, `random` or a function "
+        "(key, obs [N, ...]) -> action [N] as file.py:name.",
         parse=_opponent,
         tasks=tuple(LONGEST),
         refers="code",
@@ -344,7 +342,7 @@ class Against(Adapted):
 
 
 FAMILY = Family(
-    about="MinAtar, 2048, board games against oneself",
+    about="MinAtar, 2048, board games in self-play",
     tasks=task_names,
     make_task=make,
     requires="pgx",

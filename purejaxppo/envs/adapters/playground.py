@@ -28,11 +28,9 @@ from purejaxppo.spaces import Box, Dict, Space
 
 BACKENDS = ("jax", "warp")
 OPTIONS = {
-    "menagerie": Option(
-        "", "Folder of the robots' models, a clone of mujoco_menagerie.", refers="path"
-    ),
+    "menagerie": Option("", "Folder of robot models: a clone of mujoco_menagerie.", refers="path"),
     "domain_randomization": Option(
-        False, "Draw each episode's model by Playground's own function for the task."
+        False, "Randomise the model of each episode by Playground's function for the task."
     ),
 }
 """Options that are not fields of a task's configuration."""
@@ -73,8 +71,8 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     """
     if name in BROKEN:
         raise ValueError(
-            f"playground/{name} of Playground 0.2 cannot take a step with JAX {jax.__version__} "
-            f"(it calls jnp.clip with a_max, which JAX 0.10 does not have): choose another"
+            f"env.name = playground/{name}: this task of Playground 0.2 fails with JAX "
+            f"{jax.__version__}, because JAX 0.10 removed jnp.clip(a_max=...). Choose another task."
         )
     registry = _registry()
     given, overrides = split(config.options, OPTIONS)
@@ -117,8 +115,8 @@ def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     repeats = whole(used["action_repeat"])
     if repeats is None or repeats < 1:
         raise ValueError(
-            f"env.options.action_repeat = {used['action_repeat']!r}: it must be a whole number of "
-            f"at least 1"
+            f"env.options.action_repeat = {used['action_repeat']!r} must be a whole number of at "
+            f"least 1"
         )
     limit = time_limit(used["episode_length"], "env.options.episode_length", unlimited="")
     return {**used, "action_repeat": repeats, "episode_length": limit}
@@ -128,19 +126,20 @@ def _check_warp(config: EnvConfig, own: dict[str, Any], name: str, used: dict[st
     """Raises ValueError if a task cannot run on MJX's warp implementation here."""
     if config.randomize or config.curriculum or own["domain_randomization"]:
         raise ValueError(
-            "env.randomize, env.curriculum and env.options.domain_randomization exchange numbers "
-            "of a model in JAX: leave env.backend = jax"
+            "env.backend = warp does not support env.randomize, env.curriculum or "
+            "env.options.domain_randomization. Use env.backend = jax."
         )
     if "impl" not in used:
-        raise ValueError(f"env.backend = warp: playground/{name} has jax alone")
+        raise ValueError(f"env.backend = warp: playground/{name} supports only jax")
     if importlib.util.find_spec("warp") is None:
         raise ValueError(
-            "env.backend = warp: warp-lang is not installed: pip install 'purejaxppo[playground]'"
+            "env.backend = warp: warp-lang is not installed. "
+            "Run: pip install 'purejaxppo[playground]'"
         )
     if jax.default_backend() != "gpu":
         raise ValueError(
-            f"env.backend = warp needs an NVIDIA GPU, and JAX runs on the {jax.default_backend()} "
-            f"here: leave env.backend = jax"
+            f"env.backend = warp needs an NVIDIA GPU, but JAX runs on the {jax.default_backend()}. "
+            f"Use env.backend = jax."
         )
 
 
@@ -155,11 +154,11 @@ def _models(name: str, menagerie: str) -> Path:
     folder = Path(menagerie or mjx_env.MENAGERIE_PATH).expanduser()
     if not folder.is_dir():
         raise ValueError(
-            f"playground/{name} needs the robots' models of mujoco_menagerie, but the "
-            f"folder {folder} does not exist. Name a clone of "
-            f"https://github.com/google-deepmind/mujoco_menagerie, as in --env.options menagerie "
-            f"/data/mujoco_menagerie, or choose a task of the DeepMind control suite such as "
-            f"playground/CheetahRun"
+            f"playground/{name} needs the robot models of mujoco_menagerie, but the folder "
+            f"{folder} does not exist. Clone "
+            f"https://github.com/google-deepmind/mujoco_menagerie and set "
+            f"env.options.menagerie to its folder, or choose a task of the DeepMind control suite, "
+            f"such as playground/CheetahRun."
         )
     return folder
 
@@ -194,8 +193,8 @@ def _own_draw(name: str, env: Any, folder: Path | None) -> Draw:
         randomize = _registry().get_domain_randomizer(name)
     if randomize is None:
         raise ValueError(
-            f"env.options.domain_randomization: Playground draws nothing for playground/{name}; "
-            f"env.randomize varies {', '.join(mjx.FIELDS)}"
+            f"env.options.domain_randomization: Playground has no domain randomisation for "
+            f"playground/{name}. Use env.randomize with {', '.join(mjx.FIELDS)}."
         )
 
     def draw(key: jax.Array) -> dict[str, jax.Array]:

@@ -36,25 +36,25 @@ def _odd(name: str, value: Any) -> int:
     """
     side = whole(value)
     if side is None or side < 3 or side % 2 == 0:
-        raise ValueError(f"{name} = {value!r} must be 3, 5, 7, ...")
+        raise ValueError(f"{name} = {value!r} must be an odd number of at least 3")
     return side
 
 
 OPTIONS = {
     "direction": Option(False, "Also observe the direction of the agent."),
-    "pocket": Option(False, "Also observe what the agent carries, which is not among the tiles."),
-    "view_size": Option(None, "Side of the square that the agent sees, odd.", parse=_odd),
+    "pocket": Option(False, "Also observe the object that the agent carries."),
+    "view_size": Option(None, "Side of the agent's square view in tiles, odd.", parse=_odd),
     "rules": Option(False, "XLand: also observe the goal and the rules.", tasks=XLAND),
     "benchmark": Option(
         None,
-        "XLand: file of rulesets, a pickle. Open only files that you trust.",
+        "XLand: pickle file of rulesets. It can run code: use only files that you trust.",
         kind=str,
         tasks=XLAND,
         refers="path",
     ),
     "ruleset": Option(
         None,
-        "XLand: number of the ruleset, from 0. Without it, each episode draws one, and all of them "
+        "XLand: index of the ruleset, from 0. If unset, each episode draws one, and all rulesets "
         "become part of the compiled program.",
         kind=int,
         tasks=XLAND,
@@ -103,24 +103,24 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
     path = options.get("benchmark")
     if path is None:
         raise ValueError(
-            f"xminigrid/{name} pays nothing without rulesets: name a file of them as "
-            f"env.options.benchmark, such as trivial_21k of {BENCHMARKS}"
+            f"env.options.benchmark is missing: xminigrid/{name} needs a file of rulesets, such as "
+            f"trivial_21k from {BENCHMARKS}"
         )
     if not Path(path).is_file():
-        raise ValueError(f"env.options.benchmark = {path!r}: no such file")
+        raise ValueError(f"env.options.benchmark = {path!r}: file not found")
     try:
         found = load_benchmark_from_path(path)
         count = found.num_rulesets()
     except (OSError, EOFError, LookupError, TypeError, ValueError, pickle.PickleError) as error:
         raise ValueError(
-            f"env.options.benchmark = {path!r} is not a file of XLand-MiniGrid's rulesets"
+            f"env.options.benchmark = {path!r}: not a file of XLand-MiniGrid rulesets"
         ) from error
     chosen = slice(None)
     if "ruleset" in options:
         number = options["ruleset"]
         if not 0 <= number < count:
             raise ValueError(
-                f"env.options.ruleset = {number}: the rulesets of {path} are 0 to {count - 1}"
+                f"env.options.ruleset = {number}: {path} has the rulesets 0 to {count - 1}"
             )
         chosen = slice(number, number + 1)
     arrays = (found.goals, found.rules, found.init_tiles)

@@ -101,7 +101,7 @@ def test_wrong_names_and_options_get_a_one_sentence_error(tmp_path, monkeypatch)
 
 @pytest.mark.toy
 def test_rows_must_be_whole_games_and_evaluations_use_no_more_games_than_training():
-    with pytest.raises(ValueError, match=r"has 2 per world.*Try env.num_envs = 4"):
+    with pytest.raises(ValueError, match=r"multiple of 2 .*Try env.num_envs = 4"):
         registry.make(config(num_envs=5), 5)
     for episodes, rows in [(1, 2), (3, 4), (9, 4)]:
         env = registry.make(config(), episodes, evaluation=True)

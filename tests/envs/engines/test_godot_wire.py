@@ -211,7 +211,7 @@ def test_agents_of_several_policies_are_padded_and_have_an_agent_index():
             "action 'move': invalid space",
         ),
         (info([BOX], [{}]), "action_space must list a space for each of 1 agents"),
-        (info([BOX] * 2, [MOVE, MIXED], 2), "cannot be padded"),
+        (info([BOX] * 2, [MOVE, MIXED], 2), "without a common one"),
     ],
 )
 def test_an_unusable_description_gets_a_one_sentence_error(message, words):

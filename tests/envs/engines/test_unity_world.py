@@ -401,7 +401,7 @@ def test_behaviours_have_separate_slots_and_are_padded():
 
 def test_behaviours_that_cannot_be_padded_are_rejected():
     other = Behaviour("D", (Sensor("x", (1,)),), 0, (3,))
-    with pytest.raises(ValueError, match="act in spaces that cannot be padded to one"):
+    with pytest.raises(ValueError, match="have action spaces without a common one"):
         make_world(WALKER, other)
 
 

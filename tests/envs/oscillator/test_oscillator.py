@@ -318,13 +318,13 @@ def test_the_same_ensemble_keeps_its_currents(key):
     ("options", "said"),
     [
         ({"couplng": 0.1}, "env.options.couplng: oscillator/bvdp has no such option. Did you mean"),
-        ({"coupling": "strong"}, "must be a number, or a range such as 0.03..0.5"),
-        ({"coupling": "0.5..0.1"}, "low is above high"),
-        ({"warmup": 10}, "env.options.warmup = 10 is shorter than the history of 250"),
+        ({"coupling": "strong"}, "must be a number or a range such as 0.03..0.5"),
+        ({"coupling": "0.5..0.1"}, "low must not be above high"),
+        ({"warmup": 10}, "env.options.warmup = 10 must be at least the history of 250"),
         ({"num_neurons": 0}, "must be at least 1"),
         ({"skip": 1.5}, "must be a whole number"),
         ({"pulse": "square"}, "must be one of delta, current, biphasic"),
-        ({"pulse": "biphasic", "width": 4, "skip": 6}, "set skip to 8 or more"),
+        ({"pulse": "biphasic", "width": 4, "skip": 6}, "env.options.skip to at least 8"),
         ({"same_ensemble": 3}, "same_ensemble = 3 is a whole number; it must be true or false"),
     ],
 )

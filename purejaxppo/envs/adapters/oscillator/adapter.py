@@ -5,7 +5,7 @@ from purejaxppo.envs.adapters.oscillator.task import OPTIONS, make, task_names
 from purejaxppo.envs.families import Family
 
 FAMILY = Family(
-    about="ensembles of neurons to desynchronise",
+    about="neural oscillators to desynchronise",
     tasks=task_names,
     make_task=make,
     options=OPTIONS,

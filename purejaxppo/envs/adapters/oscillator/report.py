@@ -185,9 +185,9 @@ def report(task: Any, act: Act, seed: int, picture: str) -> str:
 def table(rows: dict[str, Figures]) -> str:
     """One line per controller; means over the ensembles, and the worst suppression."""
     lines = [
-        f"{ENSEMBLES} ensembles, {SETTLED} to {DURING} actions after control began; "
+        f"{ENSEMBLES} ensembles, {SETTLED} to {DURING} actions after the start of control; "
         "energies and charge per 1000 actions",
-        f"{'':16}{'suppression':>12}{'its root':>9}{'worst':>8}{'neuron std':>11}{'synchrony':>10}"
+        f"{'':16}{'suppression':>12}{'sqrt':>9}{'worst':>8}{'neuron std':>11}{'synchrony':>10}"
         f"{'beta dB':>8}{'sum |a|':>9}{'sum a^2':>9}{'net charge':>11}",
     ]
     for name, row in rows.items():
@@ -199,8 +199,8 @@ def table(rows: dict[str, Figures]) -> str:
             f"{row.energy.mean():9.2f}{row.squared.mean():9.3f}{row.charge.mean():11.2f}"
         )
     lines.append(
-        "suppression: std of the mean field before / under control. A neuron std near 0 is "
-        "amplitude death: silenced, not parted."
+        "suppression: std of the mean field before / under control. A neuron std near 0 means "
+        "amplitude death: the neurons are silenced, not desynchronised."
     )
     return "\n".join(lines)
 
@@ -241,7 +241,7 @@ def _draw_neurons(axes: Any, record: Record) -> None:
     )
     axes.axvline(BEFORE, color="tab:green")
     axes.set(
-        title="Single neurons (bright: high x); control begins at the line",
+        title="Single neurons (bright: high x); control starts at the line",
         xlabel="actions",
         ylabel="neuron",
     )

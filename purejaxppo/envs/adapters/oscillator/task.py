@@ -34,15 +34,15 @@ from purejaxppo.spaces import Box
 
 PULSES = ("delta", "current", "biphasic")
 PHYSICS = {
-    "coupling": "Strength of the mean field's pull.",
+    "coupling": "Strength of the coupling to the mean field.",
     "coupling_drift": "Change of the coupling per integration step.",
-    "current_mean": "Mean of the neurons' own currents; Kuramoto: of their frequencies in Hz.",
-    "current_std": "Standard deviation of `current_mean` over neurons.",
-    "action_scale": "Kick of an action of 1.",
-    "action_noise": "Standard deviation of noise on every kick.",
-    "observation_noise": "Standard deviation of noise on every observed mean field.",
-    "penalty": "Reward lost per unit of kick.",
-    "controlled": "Fraction of the neurons that a kick reaches.",
+    "current_mean": "Mean of the neurons' input currents (kuramoto: of their frequencies, Hz).",
+    "current_std": "Standard deviation of the neurons' input currents.",
+    "action_scale": "Size of the kick for an action of 1.",
+    "action_noise": "Standard deviation of the noise added to each kick.",
+    "observation_noise": "Standard deviation of the noise added to each observed mean field.",
+    "penalty": "Cost per unit of kick.",
+    "controlled": "Fraction of the neurons that receive the kick.",
 }
 """Fields of `Params` in words."""
 
@@ -58,27 +58,27 @@ def _range(name: str, value: Any) -> tuple[float, float]:
         low, high = (float(part) for part in parts)
     except ValueError:
         raise ValueError(
-            f"{name} = {value!r} must be a number, or a range such as 0.03..0.5"
+            f"{name} = {value!r} must be a number or a range such as 0.03..0.5"
         ) from None
     if not low <= high:
-        raise ValueError(f"{name} = {value!r}: low is above high")
+        raise ValueError(f"{name} = {value!r}: low must not be above high")
     return low, high
 
 
 OPTIONS = {
     **{
-        name: Option(None, f"{text} A number, or a range low..high.", parse=_range)
+        name: Option(None, f"{text} A number or a range low..high.", parse=_range)
         for name, text in PHYSICS.items()
     },
-    "num_neurons": Option(1000, "Neurons of an ensemble.", low=1),
-    "history": Option(0, "Observed steps; 0: the model's own number.", low=0),
-    "warmup": Option(0, "Steps before an episode; 0: the model's own number.", low=0),
+    "num_neurons": Option(1000, "Number of neurons of an ensemble.", low=1),
+    "history": Option(0, "Number of observed steps; 0: the model's default.", low=0),
+    "warmup": Option(0, "Steps before an episode starts; 0: the model's default.", low=0),
     "skip": Option(1, "Integration steps per action.", low=1),
-    "pulse": Option("delta", "Form of a kick.", choices=PULSES),
-    "width": Option(0, "Steps of a pulse's first phase; 0: as many as fit.", low=0),
+    "pulse": Option("delta", "Shape of a kick over time.", choices=PULSES),
+    "width": Option(0, "Steps of the pulse's first phase; 0: as many as fit.", low=0),
     "gap": Option(0, "Steps between the phases of a biphasic pulse.", low=0),
-    "ratio": Option(1, "Length of the second phase, in lengths of the first.", low=1),
-    "same_ensemble": Option(False, "Use the same neurons' currents in all episodes."),
+    "ratio": Option(1, "Length of the second phase relative to the first.", low=1),
+    "same_ensemble": Option(False, "Use the same input currents in all episodes."),
 }
 
 
@@ -101,7 +101,7 @@ def make(name: str, config: EnvConfig) -> "Oscillator":
     warmup = options["warmup"] or max(model.warmup, history)
     if warmup < history:
         raise ValueError(
-            f"env.options.warmup = {warmup} is shorter than the history of {history} steps it fills"
+            f"env.options.warmup = {warmup} must be at least the history of {history} steps"
         )
     return Oscillator(
         model=model,
@@ -128,8 +128,8 @@ def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
         wave += [0.0] * gap + [-1.0 / (ratio * width)] * (ratio * width)
     if len(wave) > skip:
         raise ValueError(
-            f"env.options.pulse = {pulse} takes {len(wave)} steps and env.options.skip leaves "
-            f"{skip} per action; set skip to {len(wave)} or more"
+            f"env.options.pulse = {pulse}: the pulse has {len(wave)} steps, but an action has only "
+            f"{skip}. Set env.options.skip to at least {len(wave)}."
         )
     return (*wave, *[0.0] * (skip - len(wave)))
 

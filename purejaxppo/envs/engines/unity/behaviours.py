@@ -234,7 +234,7 @@ class UnityLayout:
     @functools.cached_property
     def parts(self) -> dict[str, Space]:
         """The parts of a row's observation; one that is alone is the observation itself."""
-        seen = common([b.observation for b in self.behaviours], self.names, "observe")
+        seen = common([b.observation for b in self.behaviours], self.names, "observation")
         parts: dict[str, Space] = {"obs": seen}
         if len(self.behaviours) > 1:
             parts["agent"] = Discrete(len(self.behaviours))
@@ -251,7 +251,7 @@ class UnityLayout:
     @functools.cached_property
     def action(self) -> Space:
         """Space of a row's action."""
-        return common([b.action for b in self.behaviours], self.names, "act in")
+        return common([b.action for b in self.behaviours], self.names, "action")
 
 
 class Rows:
