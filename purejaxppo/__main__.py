@@ -24,34 +24,34 @@ USAGE = "\n".join(
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; return its exit code."""
-    words = list(sys.argv[1:] if args is None else args)
+    arguments = list(sys.argv[1:] if args is None else args)
     if args is None:
         begin_process()
-    if not words:
+    if not arguments:
         print(USAGE, file=sys.stderr)
         return 2
-    if words[0] == "help":
-        words = [*words[1:2], "--help", *words[2:]]
-    if words[0] in ("-h", "--help"):
+    if arguments[0] == "help":
+        arguments = [*arguments[1:2], "--help", *arguments[2:]]
+    if arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if words[0] == "--version":
+    if arguments[0] == "--version":
         print(f"purejaxppo {__version__}")
         return 0
-    if words[0] not in COMMANDS:
-        print(f"error: {_wrong(words)}", file=sys.stderr)
+    if arguments[0] not in COMMANDS:
+        print(f"error: {_unknown_command(arguments)}", file=sys.stderr)
         return 2
-    return start(words[0], words[1:], own_process=args is None)
+    return start(arguments[0], arguments[1:], own_process=args is None)
 
 
-def _wrong(words: Sequence[str]) -> str:
+def _unknown_command(arguments: Sequence[str]) -> str:
     """Return the error for an unknown command."""
-    if words[0].startswith("-"):
-        command = "evaluate" if words[0].partition("=")[0] == "--run" else "train"
-        return f"{words[0]}: a command comes first, as in purejaxppo {command} {' '.join(words)}"
-    close = nearest(words[0], COMMANDS)
+    if arguments[0].startswith("-"):
+        command = "evaluate" if arguments[0].partition("=")[0] == "--run" else "train"
+        return f"{arguments[0]}: a command comes first, as in purejaxppo {command} {' '.join(arguments)}"
+    close = nearest(arguments[0], COMMANDS)
     hint = f"Did you mean {close!r}?" if close else f"There are {', '.join(COMMANDS)}."
-    return f"purejaxppo {words[0]}: no such command. {hint}"
+    return f"purejaxppo {arguments[0]}: no such command. {hint}"
 
 
 if __name__ == "__main__":

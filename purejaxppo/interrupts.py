@@ -131,17 +131,17 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
 
 def _read_signals(read: int) -> None:
     """Read the numbers of signals from a pipe and handle them."""
-    taken: Interrupt | None = None
+    interrupt: Interrupt | None = None
     while number := os.read(read, 1):
         if number[0] not in NUMBERS:
             continue
-        if _ACTIVE and taken is None:
-            taken = _ACTIVE[-1]
-            taken.take(number[0])  # the signal may be older than its handler
+        if _ACTIVE and interrupt is None:
+            interrupt = _ACTIVE[-1]
+            interrupt.take(number[0])  # the signal may be older than its handler
             if number[0] == signal.SIGINT:  # Ctrl-C
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
                 _write_line(f"{after_the_bar}{STOPPING}")
-        elif taken is None or not (_is_hangup(number[0]) or taken.is_repeat(number[0])):
+        elif interrupt is None or not (_is_hangup(number[0]) or interrupt.is_repeat(number[0])):
             _exit_now(number[0])
 
 

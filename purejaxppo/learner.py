@@ -236,12 +236,14 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
 
     batch = estimate(state.value_stats, agent.params)
     params, value_stats = track_targets(parts, agent.params, state.value_stats, batch)
-    fresh = parts.before_epoch and partial(parts.before_epoch, partial(estimate, value_stats))
+    before_epoch = parts.before_epoch and partial(
+        parts.before_epoch, partial(estimate, value_stats)
+    )
     updated = ppo.update_epochs(
         ppo.Update(
             loss=partial(minibatch_loss, parts, agent, value_stats, hp),
             psum=parts.shards.psum,
-            before_epoch=fresh,
+            before_epoch=before_epoch,
             prepare=partial(read_minibatch, parts, rollout.obs_buffer),
             project=optimizers.projection(params, parts.policy.network.limits),
         ),
@@ -318,11 +320,11 @@ def add_bonus(
     rows, intrinsic, returns = rollout.transitions, state.intrinsic, state.bonus_return
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
     obs, after = before_and_after(parts.storage, rollout)
-    seen = BonusRows(normalized(obs), normalized(after), rows.action, has_next_obs(rows))
+    bonus_rows = BonusRows(normalized(obs), normalized(after), rows.action, has_next_obs(rows))
     if parts.bonus.track:
-        intrinsic, returns = parts.bonus.track(intrinsic, returns, seen, parts.shards.psum)
-    bonus = parts.bonus.reward(intrinsic, seen)
-    intrinsic, metrics = parts.bonus.update(intrinsic, seen, keys.bonus, parts.shards.psum)
+        intrinsic, returns = parts.bonus.track(intrinsic, returns, bonus_rows, parts.shards.psum)
+    bonus = parts.bonus.reward(intrinsic, bonus_rows)
+    intrinsic, metrics = parts.bonus.update(intrinsic, bonus_rows, keys.bonus, parts.shards.psum)
     return Bonus(reward + hp.intrinsic_coef * bonus, intrinsic, returns, metrics)
 
 

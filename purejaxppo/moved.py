@@ -95,7 +95,7 @@ def new_path(name: str) -> str:
         name: full path, such as `purejaxppo.agents.terms`.
     """
     package, _, old = name.partition(".")
-    for moved, current in MOVED.items():
-        if package == "purejaxppo" and (old == moved or old.startswith(f"{moved}.")):
-            return f"{package}.{current}{old.removeprefix(moved)}"
+    for old_prefix, current in MOVED.items():
+        if package == "purejaxppo" and (old == old_prefix or old.startswith(f"{old_prefix}.")):
+            return f"{package}.{current}{old.removeprefix(old_prefix)}"
     return ""

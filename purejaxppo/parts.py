@@ -70,7 +70,7 @@ def make_parts(
     env = make_env(config)
     policy = Policy(config, env.spec)
     windows = env.spec.known_starts and not env.spec.absent
-    known = env.starts if windows else None
+    starts = env.starts if windows else None
     settings = config.ppo
     schedules.check(settings)
     parts = Parts(
@@ -80,7 +80,7 @@ def make_parts(
         policy=policy,
         act=policy.act,
         initial_carry=policy.network.initial_carry,
-        storage=obs_storage.make(env.spec.observation, known),
+        storage=obs_storage.make(env.spec.observation, starts),
         layout=sequences.make(policy.recurrent, settings.sequence_length),
         critic=critics.make(settings),
         bonus=intrinsic.make(config, replace(env.spec, observation=policy.network_input)),
@@ -101,9 +101,9 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     Raises:
         ValueError: it cannot be loaded, or does not map a rollout to advantages and targets.
     """
-    known = {"gae": advantages.of_rollout, "vtrace": advantages.off_policy(dist)}
-    if config.advantage in known:
-        return known[config.advantage]
+    built_in = {"gae": advantages.of_rollout, "vtrace": advantages.off_policy(dist)}
+    if config.advantage in built_in:
+        return built_in[config.advantage]
 
     def named(result: Any) -> Any:
         return Estimates(*result) if isinstance(result, tuple) and len(result) == 2 else result
@@ -112,7 +112,7 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     params = jnp.zeros((3, 2, dist.num_params))
     action = jax.eval_shape(dist.sample, params, jax.random.key(0))
     obs = example(spec.observation, (3, 2))
-    made: Advantages = extensions.function(
+    estimator: Advantages = extensions.function(
         extensions.ADVANTAGE,
         config.advantage,
         Transition(obs, action, number, number, flag, flag, flag, flag),
@@ -122,7 +122,7 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
         gives=Estimates(number, number),
         convert=named,
     )
-    return made
+    return estimator
 
 
 def with_env(config: Config, env: Any) -> Config:

@@ -164,8 +164,8 @@ def resolve_shards(
         return replace(config, num_shards=1)
     num_devices //= largest_divisor(config.num_seeds, num_devices)
     rows = config.steps_per_update // config.ppo.num_minibatches
-    most = min(num_devices, rows // MIN_ROWS.get(platform, MIN_ROWS_ACCELERATED))
-    for shards in range(most - most % count, 1, -count):
+    max_shards = min(num_devices, rows // MIN_ROWS.get(platform, MIN_ROWS_ACCELERATED))
+    for shards in range(max_shards - max_shards % count, 1, -count):
         try:
             return replace(config, num_shards=shards)
         except ValueError:

@@ -153,12 +153,12 @@ def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
     """Return a pytree of a space from its arrays, copied, in the order of its leaves."""
-    rest = iter(parts)
+    arrays = iter(parts)
 
     def build(space: Space) -> Any:
         if isinstance(space, Dict):
             return {name: build(part) for name, part in space.spaces}
-        return next(rest).copy()
+        return next(arrays).copy()
 
     return build(space)
 
@@ -186,11 +186,11 @@ def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
     for path, array in [(("reward",), reward), *obs]:
         if array.dtype.kind in "biu":
             continue
-        wide = np.asarray(array, np.float64)
-        bad = np.argwhere(~(np.abs(wide) <= LARGEST))
-        if len(bad):
-            index = tuple(bad[0].tolist())
-            return f"{indexed(_called(path), index)} = {plain(wide[index])}"
+        values = np.asarray(array, np.float64)
+        diverged = np.argwhere(~(np.abs(values) <= LARGEST))
+        if len(diverged):
+            index = tuple(diverged[0].tolist())
+            return f"{indexed(_called(path), index)} = {plain(values[index])}"
     return ""
 
 

@@ -146,8 +146,8 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
     ) -> Array:
         del old_value, hp
         chex.assert_shape(outputs, (*target.shape, BINS))
-        goal = histogram(target, centres[level(stats)])
-        return -jnp.sum(goal * jax.nn.log_softmax(outputs), axis=-1)
+        target_mass = histogram(target, centres[level(stats)])
+        return -jnp.sum(target_mass * jax.nn.log_softmax(outputs), axis=-1)
 
     def value(outputs: Array, stats: ValueStats) -> Array:
         mass = jax.nn.softmax(outputs)
@@ -188,8 +188,10 @@ def change_head(
             "critic": {"kernel": kernel(head["kernel"]), "bias": bias(head["bias"])},
         }
     return {
-        name: change_head(part, kernel, bias) if has_critic(part) else part
-        for name, part in params.items()
+        name: change_head(policy_params, kernel, bias)
+        if has_critic(policy_params)
+        else policy_params
+        for name, policy_params in params.items()
     }
 
 

@@ -66,8 +66,8 @@ def next_entries(rows: T, last: T, absent: Array | None) -> T:
     if absent is None:
         return after
     length = len(absent)
-    asked = jnp.concatenate([~absent[1:], jnp.ones_like(absent[:1])])
-    row = jnp.where(asked, jnp.arange(length)[:, None], length - 1)
+    has_decision = jnp.concatenate([~absent[1:], jnp.ones_like(absent[:1])])
+    row = jnp.where(has_decision, jnp.arange(length)[:, None], length - 1)
     row = jax.lax.cummin(row, reverse=True)
     return jax.tree.map(lambda x: jnp.take_along_axis(x, expand(row, x), axis=0), after)
 
@@ -167,11 +167,11 @@ def _add_up(outcome: _Outcome, after: _Outcome, absent: Array) -> _Outcome:
     """Add the outcomes of absent rows to their decisions' rows, [T, N]; absent rows get zeros."""
 
     def backwards(later: _Outcome, row: tuple[_Outcome, Array]) -> tuple[_Outcome, _Outcome]:
-        now, absent = row
-        flags = (x | y for x, y in zip(now[1:], later[1:], strict=True))
-        total = _Outcome(now.reward + later.reward, *flags)
-        nothing = jax.tree.map(jnp.zeros_like, total)
-        return hold(absent, total, nothing), hold(absent, nothing, total)
+        current, absent = row
+        flags = (x | y for x, y in zip(current[1:], later[1:], strict=True))
+        total = _Outcome(current.reward + later.reward, *flags)
+        zeros = jax.tree.map(jnp.zeros_like, total)
+        return hold(absent, total, zeros), hold(absent, zeros, total)
 
     _, outcomes = jax.lax.scan(backwards, after, (outcome, absent), reverse=True)
     return outcomes

@@ -60,8 +60,8 @@ def summarise(
     episodes = rollout.episodes
     counts = steps, episodes.count, episodes.length_sum, episodes.diverged
     floats = jnp.stack([episodes.return_sum, broken, *sums])
-    (steps, count, length_sum, diverged), (return_sum, broken, *parts) = psum((counts, floats))
-    mean = jnp.stack(parts) / jnp.maximum(steps, 1)
+    (steps, count, length_sum, diverged), (return_sum, broken, *float_sums) = psum((counts, floats))
+    mean = jnp.stack(float_sums) / jnp.maximum(steps, 1)
     explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
     learned = (losses.skipped == 0) | jnp.isfinite(losses.grad_norm)
     return Metrics(

@@ -57,22 +57,24 @@ def until_kl(limit: float) -> Epochs:
     Reference: Spinning Up (Achiam 2018); per epoch, as in Stable-Baselines3.
     """
 
-    def run(epoch: Epoch, state: EpochState, each: Tree) -> tuple[EpochState, Losses]:
+    def run(epoch: Epoch, state: EpochState, inputs: Tree) -> tuple[EpochState, Losses]:
         def body(
-            carried: tuple[EpochState, Array], given: Tree
+            carried: tuple[EpochState, Array], epoch_input: Tree
         ) -> tuple[tuple[EpochState, Array], Losses]:
-            state, going = carried
+            state, active = carried
 
             def skip(state: EpochState) -> tuple[EpochState, Losses]:
-                nothing = jax.eval_shape(epoch, state, given)[1]
-                return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
+                shapes = jax.eval_shape(epoch, state, epoch_input)[1]
+                return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-            state, parts = jax.lax.cond(going, lambda state: epoch(state, given), skip, state)
-            below = jnp.mean(parts.approx_kl) <= limit
-            return (state, going & below), parts
+            state, losses = jax.lax.cond(
+                active, lambda state: epoch(state, epoch_input), skip, state
+            )
+            below = jnp.mean(losses.approx_kl) <= limit
+            return (state, active & below), losses
 
-        (state, _), parts = jax.lax.scan(body, (state, jnp.ones((), bool)), each)
-        return state, parts
+        (state, _), losses = jax.lax.scan(body, (state, jnp.ones((), bool)), inputs)
+        return state, losses
 
     return run
 

@@ -71,9 +71,9 @@ class FullObs:
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
             return function(rows, *others)
         length, num_envs = others[0].shape
-        most = IMAGES_ACCELERATED if platforms.is_accelerated() else IMAGES
-        fitting = range(1, max(1, most // num_envs) + 1)
-        steps = max(n for n in fitting if length % n == 0)
+        max_images = IMAGES_ACCELERATED if platforms.is_accelerated() else IMAGES
+        candidates = range(1, max(1, max_images // num_envs) + 1)
+        steps = max(n for n in candidates if length % n == 0)
         parts = jax.tree.map(lambda x: x.reshape((-1, steps, *x.shape[1:])), (rows, *others))
         out = jax.lax.map(lambda part: function(*part), parts)
         return jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
@@ -129,9 +129,9 @@ class WindowedObs:
     def init(self, obs: Array, length: int, env_state: EnvState) -> Series:
         """Return a buffer with the first windows, and memory for `length` rows after them."""
         num_envs, *shape = obs.shape[:1] + obs.shape[2:]
-        room = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
+        zeros = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
         return Series(
-            values=jnp.concatenate([obs, room], axis=1),
+            values=jnp.concatenate([obs, zeros], axis=1),
             starts=self.starts(env_state)[0],
             age=jnp.full(num_envs, self.window, jnp.int32),
             time=jnp.zeros((), jnp.int32),
@@ -144,9 +144,9 @@ class WindowedObs:
         num_envs = len(obs)
         first = buffer.time * self.slide
         new = obs[:, -self.slide :]
-        begins = start & (buffer.time > 0)
-        older = jnp.minimum(buffer.age + self.slide, self.window)
-        age = jnp.where(begins, 0, older)
+        restarts = start & (buffer.time > 0)
+        next_age = jnp.minimum(buffer.age + self.slide, self.window)
+        age = jnp.where(restarts, 0, next_age)
         buffer = buffer._replace(
             values=jax.lax.dynamic_update_slice_in_dim(
                 buffer.values, new, first + self.window - self.slide, axis=1
@@ -175,11 +175,11 @@ class WindowedObs:
     ) -> T:
         """Apply a function to all rows, see `FullObs.map_rows`; few windows exist at a time."""
         num_envs = rows.env.shape[1]
-        most = ROWS_ACCELERATED if platforms.is_accelerated() else ROWS
+        max_windows = ROWS_ACCELERATED if platforms.is_accelerated() else ROWS
         return jax.lax.map(
             lambda part: function(self.read(buffer, part[0]), *part[1:]),
             (rows, *others),
-            batch_size=max(1, most // num_envs),
+            batch_size=max(1, max_windows // num_envs),
         )
 
     def sum_rows(

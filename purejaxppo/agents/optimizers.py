@@ -100,17 +100,21 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
     """
     _, unravel = flatten(params)
     if config.optimizer in PLAIN_OPTIMIZERS:
-        parts = [PLAIN_OPTIMIZERS[config.optimizer](config)]
+        transforms = [PLAIN_OPTIMIZERS[config.optimizer](config)]
     elif config.optimizer == "muon":
-        parts = [on_tree(muon(config), unravel)]
+        transforms = [on_tree(muon(config), unravel)]
     else:
-        parts = [on_tree(extensions.make(extensions.OPTIMIZER, config.optimizer, config), unravel)]
+        transforms = [
+            on_tree(extensions.make(extensions.OPTIMIZER, config.optimizer, config), unravel)
+        ]
     if config.weight_decay:
-        parts.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
+        transforms.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
     if config.learning_rate_schedule == "adaptive":
         limits = config.min_learning_rate, config.max_learning_rate
-        parts.append(adaptive_rate(config.target_kl, *limits))
-    chain = optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
+        transforms.append(adaptive_rate(config.target_kl, *limits))
+    chain = optax.with_extra_args_support(
+        transforms[0] if len(transforms) == 1 else optax.chain(*transforms)
+    )
     return Optimizer(chain.init, chain.update, unravel)
 
 
@@ -150,8 +154,8 @@ def projection(params: Params, limits: dict[str, tuple[float, float]]) -> Callab
         start += leaf.size
 
     def project(flat: Array) -> Array:
-        for where, (low, high) in ranges:
-            flat = flat.at[where].set(jnp.clip(flat[where], low, high))
+        for index, (low, high) in ranges:
+            flat = flat.at[index].set(jnp.clip(flat[index], low, high))
         return flat
 
     return project

@@ -130,9 +130,9 @@ class Policy:
 
     def network_precision(self) -> contextlib.AbstractContextManager[None]:
         """Return a context with the network's matrix product precision."""
-        own = self.config.network.matmul_precision
-        kept: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        return kept if own == "same" else jax.default_matmul_precision(own)
+        precision = self.config.network.matmul_precision
+        unchanged: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        return unchanged if precision == "same" else jax.default_matmul_precision(precision)
 
     def choose(self, carry: Carry, params: Array, action: Action) -> PolicyStep:
         """Return a policy step with this action, under distribution parameters [N, P]."""

@@ -112,9 +112,9 @@ def mean_gradient(
     Returns:
         (gradient [P], means of the components, number of valid rows []).
     """
-    (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
+    (_, components), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
     count = jnp.sum(rows.valid, dtype=flat.dtype)
-    leaves, tree = jax.tree.flatten(parts)
+    leaves, tree = jax.tree.flatten(components)
     sums = jnp.pad(jnp.stack([count, *leaves]), (0, LANES - 1 - len(leaves)))
     total = psum(jnp.concatenate([sums, gradient]))
     mean = total / jnp.maximum(total[0], 1.0)
@@ -142,8 +142,8 @@ def recompute_advantages(estimate: Estimate, params: Params, batch: Batch) -> Ba
 
     Reference: Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, appendix B.1.
     """
-    fresh = estimate(params)
-    return batch._replace(advantage=fresh.advantage, target=fresh.target, carry=fresh.carry)
+    current = estimate(params)
+    return batch._replace(advantage=current.advantage, target=current.target, carry=current.carry)
 
 
 def unchanged(x: T) -> T:
@@ -205,23 +205,23 @@ def gradient_step(
     def loss(flat: Array, rows: Batch) -> tuple[Array, Losses]:
         return update.loss(optimizer.unravel(flat), rows)
 
-    gradient, parts, count = mean_gradient(loss, state.flat, rows, update.psum)
+    gradient, step_losses, count = mean_gradient(loss, state.flat, rows, update.psum)
     gradient, norm = clip_norm(gradient, hp.max_grad_norm)
     change, opt_state = optimizer.update(
         gradient,
         state.opt_state,
         state.flat,
-        kl=parts.approx_kl,
+        kl=step_losses.approx_kl,
         first=~state.moved,
         rate=hp.learning_rate,
     )
     flat = update.project(state.flat - hp.learning_rate * change)
     stepped = GradientState(flat, opt_state, jnp.ones_like(state.moved))
-    known = jnp.isfinite(norm)
-    usable = known & (count > 0)
-    made, skipped = (x.astype(norm.dtype) for x in (usable, ~known))
-    parts = parts._replace(grad_norm=norm, epochs=made, skipped=skipped)
-    return jax.tree.map(partial(jnp.where, usable), stepped, state), parts
+    finite = jnp.isfinite(norm)
+    usable = finite & (count > 0)
+    taken, skipped = (x.astype(norm.dtype) for x in (usable, ~finite))
+    step_losses = step_losses._replace(grad_norm=norm, epochs=taken, skipped=skipped)
+    return jax.tree.map(partial(jnp.where, usable), stepped, state), step_losses
 
 
 def update_epochs(
@@ -254,34 +254,38 @@ def update_epochs(
     normalized = normalize.NORMALIZATIONS[config.advantage_normalization](update.psum)
     length = batch.valid.shape[0] // num_envs
 
-    def deal(batch: Batch, key: Key) -> tuple[Array, Array]:
+    def make_minibatches(batch: Batch, key: Key) -> tuple[Array, Array]:
         index = sequences.minibatch_indices(key, config, length, num_envs)
         return index, normalized(batch.advantage[index], batch.valid[index])
 
-    def epoch(state: GradientState, dealt: tuple[Array, Array]) -> tuple[GradientState, Losses]:
-        return epochs.scan(partial(gradient_step, update, optimizer, hp, batch), state, dealt)
-
-    def fresh_epoch(
-        fresh: NextBatch, state: GradientState, key: Key
+    def epoch(
+        state: GradientState, minibatches: tuple[Array, Array]
     ) -> tuple[GradientState, Losses]:
-        current = fresh(optimizer.unravel(state.flat), batch)
+        return epochs.scan(partial(gradient_step, update, optimizer, hp, batch), state, minibatches)
+
+    def recomputed_epoch(
+        next_batch: NextBatch, state: GradientState, key: Key
+    ) -> tuple[GradientState, Losses]:
+        current = next_batch(optimizer.unravel(state.flat), batch)
         step = partial(gradient_step, update, optimizer, hp, current)
-        return epochs.scan(step, state, deal(current, key))
+        return epochs.scan(step, state, make_minibatches(current, key))
 
     state = GradientState(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
     keys, before_epoch = jax.random.split(key, config.num_epochs), update.before_epoch
     if before_epoch is None:  # one sum over shards for the statistics of all epochs' minibatches
-        dealt = jax.vmap(partial(deal, batch))(keys)
-        state, parts = epochs.make(config)(epoch, state, dealt)
+        minibatches = jax.vmap(partial(make_minibatches, batch))(keys)
+        state, step_losses = epochs.make(config)(epoch, state, minibatches)
     else:
-        state, parts = epochs.make(config)(partial(fresh_epoch, before_epoch), state, keys)
-    means = mean_losses(parts, config.num_minibatches)
+        state, step_losses = epochs.make(config)(
+            partial(recomputed_epoch, before_epoch), state, keys
+        )
+    means = mean_losses(step_losses, config.num_minibatches)
     return Updated(optimizer.unravel(state.flat), state.opt_state, means)
 
 
-def mean_losses(parts: Losses, num_minibatches: int) -> Losses:
+def mean_losses(step_losses: Losses, num_minibatches: int) -> Losses:
     """Return the means over the gradient steps taken, from losses [E, M] of all steps."""
-    made, skipped = jnp.sum(parts.epochs), jnp.sum(parts.skipped)
-    steps = jnp.where(made + skipped > 0, made, 1.0)
-    means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)
-    return means._replace(epochs=(made + skipped) / num_minibatches, skipped=skipped)
+    taken, skipped = jnp.sum(step_losses.epochs), jnp.sum(step_losses.skipped)
+    steps = jnp.where(taken + skipped > 0, taken, 1.0)
+    means = jax.tree.map(lambda x: jnp.sum(x, where=step_losses.epochs > 0) / steps, step_losses)
+    return means._replace(epochs=(taken + skipped) / num_minibatches, skipped=skipped)

@@ -65,7 +65,7 @@ def forwards(b: Array, a: Array, first: Array) -> Array:
 def _in_steps(b: Array, a: Array, first: Array, *, reverse: bool = False) -> Array:
     def step(before: Array, row: Affine) -> tuple[Array, Array]:
         a, b = row
-        now = b + a * before
-        return now, now
+        after = b + a * before
+        return after, after
 
     return jax.lax.scan(step, first, (a, b), reverse=reverse)[1]

@@ -78,18 +78,18 @@ class Sequences:
         self, unroll: Unroll, rollout: Rollout, storage: ObsStorage
     ) -> RolloutOutputs:
         """Return outputs, see `SingleSteps.evaluate_rollout`; one sequence after the other."""
-        given = rollout.transitions
-        rows = given.obs, given.start, given.absent
-        parts = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
+        transitions = rollout.transitions
+        rows = transitions.obs, transitions.start, transitions.absent
+        intervals = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
 
         def sequence(
-            carry: Carry, part: tuple[StoredObs, Array, Array | None]
+            carry: Carry, interval: tuple[StoredObs, Array, Array | None]
         ) -> tuple[Carry, tuple[Carry, Array, Array]]:
-            rows, start, absent = part
+            rows, start, absent = interval
             out = unroll(carry, storage.read(rollout.obs_buffer, rows), start, absent)
             return out.carry, (carry, out.dist_params, out.critic)
 
-        after, outs = jax.lax.scan(sequence, rollout.carry, parts)
+        after, outs = jax.lax.scan(sequence, rollout.carry, intervals)
         joined = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), outs)
         carries, dist_params, critic = joined
         return RolloutOutputs(carries, after, dist_params, critic)

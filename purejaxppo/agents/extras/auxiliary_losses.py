@@ -158,7 +158,7 @@ def as_auxiliary_loss(value: str | CodeRef) -> AuxiliaryLoss:
     Raises:
         ValueError: it cannot be loaded, has an invalid type, or names unknown rows.
     """
-    loss, where = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
+    loss, field = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
     if not isinstance(loss, AuxiliaryLoss):
         rows = getattr(loss, "rows", ())
         loss = AuxiliaryLoss(loss, (rows,) if isinstance(rows, str) else tuple(rows))
@@ -166,7 +166,7 @@ def as_auxiliary_loss(value: str | CodeRef) -> AuxiliaryLoss:
     unknown = [name for name in loss.rows if name not in OPTIONAL_ROWS]
     if unknown:
         raise ValueError(
-            f"{where}: unknown rows {unknown[0]!r}. Use {', '.join(OPTIONAL_ROWS)}. Always "
+            f"{field}: unknown rows {unknown[0]!r}. Use {', '.join(OPTIONAL_ROWS)}. Always "
             f"available: {', '.join(COMMON_ROWS)}."
         )
     name = loss.name or getattr(loss.loss, "__name__", type(loss.loss).__name__)
@@ -198,13 +198,13 @@ def rows_of(arrays: Mapping[str, Any], entry: AuxiliaryLoss) -> dict[str, Any]:
 
 
 def checked_init(
-    entry: AuxiliaryLoss, where: str, outputs: Outputs, arrays: Mapping[str, Any]
+    entry: AuxiliaryLoss, field: str, outputs: Outputs, arrays: Mapping[str, Any]
 ) -> Any:
     """Check an auxiliary loss and return its function, key -> parameters; None without parameters.
 
     Args:
         entry: the auxiliary loss.
-        where: config field and value, for errors.
+        field: config field and value, for errors.
         outputs: shapes of the network's outputs.
         arrays: shapes of the rows.
 
@@ -217,19 +217,19 @@ def checked_init(
         return entry.loss(*args[:-1], Rows(args[-1]))
 
     if entry.init is None:
-        tracing.check_arguments(entry.loss, where, "(outputs, rows)", 2)
-        tracing.check(loss, where, "(outputs, rows)", outputs, arrays, gives=number)
+        tracing.check_arguments(entry.loss, field, "(outputs, rows)", 2)
+        tracing.check(loss, field, "(outputs, rows)", outputs, arrays, gives=number)
         return None
     init, signature = entry.init, "(params, outputs, rows)"
-    tracing.check_arguments(init, f"{where}: init", "(key, outputs, rows)", 3)
-    tracing.check_arguments(entry.loss, where, signature, 3)
+    tracing.check_arguments(init, f"{field}: init", "(key, outputs, rows)", 3)
+    tracing.check_arguments(entry.loss, field, signature, 3)
 
     def parameters(key: Key) -> Params:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (outputs, dict(arrays)))
         return init(key, zeros[0], Rows(zeros[1]))
 
-    params = tracing.check(parameters, f"{where}: init", "(key)", jax.random.key(0))
-    tracing.check(loss, where, signature, params, outputs, arrays, gives=number)
+    params = tracing.check(parameters, f"{field}: init", "(key)", jax.random.key(0))
+    tracing.check(loss, field, signature, params, outputs, arrays, gives=number)
     return jax.custom_batching.sequential_vmap(parameters)
 
 

@@ -52,7 +52,7 @@ class Mirror(NamedTuple):
     """Choice [..., k] -> its mirror image [..., k]."""
 
 
-def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Array], Array]:
+def signed(entries: Sequence[int], size: int, field: str) -> Callable[[Array], Array]:
     """Return the signed permutation of arrays [..., n] that a config field describes.
 
     Value i of the result is value |entries[i]| of the argument (counted from 1), with the sign of
@@ -61,24 +61,24 @@ def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Array], A
     Args:
         entries: such as [-1, -2, 4, 3].
         size: n.
-        where: config field, for errors.
+        field: config field, for errors.
 
     Raises:
         ValueError: not n entries, not a permutation, or not its own inverse.
     """
     if len(entries) != size:
-        raise ValueError(f"{where} = {list(entries)} has {len(entries)} entries, and needs {size}")
+        raise ValueError(f"{field} = {list(entries)} has {len(entries)} entries, and needs {size}")
     places = np.abs(entries) - 1
     if sorted(places.tolist()) != list(range(size)):
         raise ValueError(
-            f"{where} = {list(entries)} is not a permutation of 1 to {size}, each once, with or "
+            f"{field} = {list(entries)} is not a permutation of 1 to {size}, each once, with or "
             f"without a minus"
         )
     signs = np.sign(entries)
     for i, j in enumerate(places):
         if places[j] != i or signs[i] != signs[j]:
             raise ValueError(
-                f"{where} = {list(entries)}: mirrored twice, value {i + 1} is not what it was; if "
+                f"{field} = {list(entries)}: mirrored twice, value {i + 1} is not what it was; if "
                 f"it becomes -{j + 1}, then {j + 1} is to become -{i + 1}"
             )
     factors = signs.astype(np.float32)
@@ -167,9 +167,9 @@ def asymmetry(mirror: Mirror) -> Penalty:
     def penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> Array:
         image = mirrored(mirror, rows)
         out = forward(image.carry, image.obs, image.start, image.absent)
-        other = mirror.choice(out.dist_params)
-        own = mirror.mirrored_choice(mirror.choice(dist_params))
-        return hp.symmetry_coef * jnp.sum(jnp.square(other - own), axis=-1)
+        choice = mirror.choice(out.dist_params)
+        mirrored_choice = mirror.mirrored_choice(mirror.choice(dist_params))
+        return hp.symmetry_coef * jnp.sum(jnp.square(choice - mirrored_choice), axis=-1)
 
     return penalty
 

@@ -52,5 +52,5 @@ def forbid(
         )
     chex.assert_shape(params, (*mask.shape[:-1], len(is_logit)))
     allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)
-    where = np.where(is_logit, np.cumsum(is_logit) - 1, size)
-    return jnp.where(allowed[..., where], params, impossible)
+    index = np.where(is_logit, np.cumsum(is_logit) - 1, size)
+    return jnp.where(allowed[..., index], params, impossible)

@@ -164,8 +164,8 @@ class ActorCritic(nn.Module):
         if self.torso is None:
             return BuiltinTorso(space, self.config, hidden, name=name)(obs)
         torso = self.torso.critic if name == "critic_torso" else self.torso.actor
-        where = f"network.torso = {self.config.torso}"
-        params = self.param(name, torsos.init(torso, space, where))
+        field = f"network.torso = {self.config.torso}"
+        params = self.param(name, torsos.init(torso, space, field))
         return torsos.apply(torso, params, obs, space)
 
     def remember(

@@ -106,8 +106,8 @@ def make_networks(
             f"network.policies: no agent has policy {min(map(str, unused))!r}; the agents are "
             f"{list(getattr(spec, 'agents', ()))}"
         )
-    one = make_network(observation, spec.action, config, critic_outputs, critic_gain)
-    return side_by_side(one, tuple(names))
+    network = make_network(observation, spec.action, config, critic_outputs, critic_gain)
+    return side_by_side(network, tuple(names))
 
 
 def policy_of(agent: str, policies: Mapping[str, object]) -> str:
@@ -122,13 +122,13 @@ def policy_of(agent: str, policies: Mapping[str, object]) -> str:
     raise ValueError(f"network.policies: no pattern fits agent {agent!r}; there are {[*policies]}")
 
 
-def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
+def side_by_side(network: Network, names: tuple[str, ...]) -> Network:
     """Return a network per policy as one `Network`. Each row uses the network of its agent.
 
     All networks are computed for all rows.
 
     Args:
-        one: network of each policy.
+        network: of each policy.
         names: policy of each agent. The observation's part `agent` is the index of the agent.
     """
     policies = tuple(dict.fromkeys(names))
@@ -136,26 +136,26 @@ def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
 
     def init(key: Key) -> Params:
         keys = jax.random.split(key, len(policies))
-        return {name: one.init(k) for name, k in zip(policies, keys, strict=True)}
+        return {name: network.init(k) for name, k in zip(policies, keys, strict=True)}
 
     def choose(apply: Apply) -> Apply:
         def chosen(params: Params, carry: Carry, obs: Obs, *rows: Array | None) -> Outputs:
             outs = [apply(params[name], carry, obs, *rows) for name in policies]
-            which = jnp.asarray(table)[obs["agent"]]
-            last = which[-1] if which.ndim > 1 else which
-            picked = pick(which, [out._replace(carry=()) for out in outs])
+            index = jnp.asarray(table)[obs["agent"]]
+            last = index[-1] if index.ndim > 1 else index
+            picked = pick(index, [out._replace(carry=()) for out in outs])
             return picked._replace(carry=pick(last, [out.carry for out in outs]))
 
         return chosen
 
-    return one._replace(init=init, apply=choose(one.apply), unroll=choose(one.unroll))
+    return network._replace(init=init, apply=choose(network.apply), unroll=choose(network.unroll))
 
 
-def pick(which: Array, trees: list[Tree]) -> Tree:
+def pick(index: Array, trees: list[Tree]) -> Tree:
     """Select a tree per row: leaves [*B, ...] of the tree with index `which`, int [*B]."""
 
     def leaf(*xs: Array) -> Array:
-        mask = expand(which, xs[0])
+        mask = expand(index, xs[0])
         return functools.reduce(
             lambda out, i: jnp.where(mask == i, xs[i], out), range(1, len(xs)), xs[0]
         )
@@ -178,13 +178,13 @@ def feed_forward(module: ActorCritic) -> Network:
         params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
     ) -> Outputs:
         del start, absent
-        return Outputs(*for_many(module).apply({"params": params}, carry, obs, None))
+        return Outputs(*for_update(module).apply({"params": params}, carry, obs, None))
 
     jax.eval_shape(init, jax.random.key(0))
     return Network(init, apply, unroll, lambda batch: (), limits_of(module))
 
 
-def for_many(module: ActorCritic) -> ActorCritic:
+def for_update(module: ActorCritic) -> ActorCritic:
     """Return the module for updates: accelerators compute policy and critic in one batch.
 
     This takes fewer kernel launches. Acting needs the policy only, and the compiler removes the
@@ -209,7 +209,7 @@ def recurrent(module: ActorCritic) -> Network:
     def unroll(
         params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
     ) -> Outputs:
-        return Outputs(*for_many(module).apply({"params": params}, carry, obs, start, absent))
+        return Outputs(*for_update(module).apply({"params": params}, carry, obs, start, absent))
 
     def apply(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
         row = jax.tree.map(lambda x: x[None], (obs, start))

@@ -176,12 +176,12 @@ class MinGRU(Memory):
 
 def stacked_orthogonal(parts: int) -> Initializer:
     """Return an initialiser of orthogonal square matrices next to each other, [H, parts * H]."""
-    one = orthogonal(1.0)
+    square = orthogonal(1.0)
 
     def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         size = shape[0]
         keys = jax.random.split(key, parts)
-        return jnp.concatenate([one(key, (size, size), dtype) for key in keys], axis=1)
+        return jnp.concatenate([square(key, (size, size), dtype) for key in keys], axis=1)
 
     return init
 

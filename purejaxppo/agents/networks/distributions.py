@@ -213,26 +213,26 @@ def product(
 
     def sample(params: Array, key: Key) -> Action:
         keys = jax.random.split(key, len(parts))
-        pieces = split(params)
+        part_params = split(params)
         return pack(
             {
-                name: part.sample(pieces[name], part_key)
+                name: part.sample(part_params[name], part_key)
                 for (name, part), part_key in zip(parts.items(), keys, strict=True)
             }
         )
 
     def log_prob(params: Array, action: Action) -> Array:
-        pieces, actions = split(params), unpack(action)
-        terms = [part.log_prob(pieces[name], actions[name]) for name, part in parts.items()]
+        part_params, actions = split(params), unpack(action)
+        terms = [part.log_prob(part_params[name], actions[name]) for name, part in parts.items()]
         return jnp.asarray(sum(terms))
 
     def entropy(params: Array) -> Array:
-        pieces = split(params)
-        return jnp.asarray(sum(part.entropy(pieces[name]) for name, part in parts.items()))
+        part_params = split(params)
+        return jnp.asarray(sum(part.entropy(part_params[name]) for name, part in parts.items()))
 
     def mode(params: Array) -> Action:
-        pieces = split(params)
-        return pack({name: part.mode(pieces[name]) for name, part in parts.items()})
+        part_params = split(params)
+        return pack({name: part.mode(part_params[name]) for name, part in parts.items()})
 
     def to_env(action: Action) -> EnvAction:
         actions = unpack(action)
@@ -262,20 +262,20 @@ def of_vector(continuous: str | CodeRef, size: int) -> Distribution:
     """
     if continuous in CONTINUOUS:
         return CONTINUOUS[str(continuous)](size)
-    made: Distribution = extensions.make(extensions.DISTRIBUTION, continuous, size)
-    where, number = f"network.distribution = {continuous}", tracing.rows()
-    params = jax.ShapeDtypeStruct((4, made.num_params), jnp.float32)
+    dist: Distribution = extensions.make(extensions.DISTRIBUTION, continuous, size)
+    field, number = f"network.distribution = {continuous}", tracing.rows()
+    params = jax.ShapeDtypeStruct((4, dist.num_params), jnp.float32)
     action = tracing.check(
-        made.sample, f"{where}: sample", "(params, key)", params, jax.random.key(0)
+        dist.sample, f"{field}: sample", "(params, key)", params, jax.random.key(0)
     )
     vector = jax.ShapeDtypeStruct((4, size), jnp.float32)
-    tracing.check(made.mode, f"{where}: mode", "(params)", params, gives=action)
+    tracing.check(dist.mode, f"{field}: mode", "(params)", params, gives=action)
     tracing.check(
-        made.log_prob, f"{where}: log_prob", "(params, action)", params, action, gives=number
+        dist.log_prob, f"{field}: log_prob", "(params, action)", params, action, gives=number
     )
-    tracing.check(made.entropy, f"{where}: entropy", "(params)", params, gives=number)
-    tracing.check(made.to_env, f"{where}: to_env", "(action)", action, gives=vector)
-    return made
+    tracing.check(dist.entropy, f"{field}: entropy", "(params)", params, gives=number)
+    tracing.check(dist.to_env, f"{field}: to_env", "(action)", action, gives=vector)
+    return dist
 
 
 def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution:

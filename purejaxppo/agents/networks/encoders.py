@@ -48,8 +48,8 @@ def orthogonal(scale: float) -> Initializer:
     def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         if platforms.is_accelerated():
             return initializer(key, shape, dtype)
-        one = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
-        return one(key)
+        sequential = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
+        return sequential(key)
 
     return init
 
@@ -189,7 +189,7 @@ class Encoder(nn.Module):
                 names = {key: f"{name}_{key}" for key, _ in parts}
                 return jnp.concatenate(
                     [
-                        self.apart(self.encode(obs[key], part, names[key]), names[key])
+                        self.part_layers(self.encode(obs[key], part, names[key]), names[key])
                         for key, part in parts
                     ],
                     axis=-1,
@@ -209,7 +209,7 @@ class Encoder(nn.Module):
         x: Array = obs.astype(jnp.float32) / (255.0 if space.is_bytes else 1.0)
         return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
 
-    def apart(self, x: Array, name: str) -> Array:
+    def part_layers(self, x: Array, name: str) -> Array:
         """Pass the features of one part through its own dense layers."""
         config = self.config
         for i, width in enumerate(config.input_hidden):
@@ -228,18 +228,20 @@ def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
     if not is_image(space) or config.encoder == "mlp":
         return ""
     height, width, _, _ = image_shape(space, config.channels)
-    smaller = min(height, width)
+    shorter_side = min(height, width)
     if config.encoder == "auto":
-        fitting = (
-            name for name in ("cnn_nature", "cnn_small") if smaller >= smallest(CNN_LAYERS[name])
+        candidates = (
+            name
+            for name in ("cnn_nature", "cnn_small")
+            if shorter_side >= smallest(CNN_LAYERS[name])
         )
-        return next(fitting, "")
-    least = smallest(CNN_LAYERS.get(config.encoder, ()))
-    if smaller < least:
-        other = "cnn_small" if smaller >= smallest(SMALL) else "mlp"
+        return next(candidates, "")
+    min_side = smallest(CNN_LAYERS.get(config.encoder, ()))
+    if shorter_side < min_side:
+        alternative = "cnn_small" if shorter_side >= smallest(SMALL) else "mlp"
         raise ValueError(
-            f"network.encoder = {config.encoder} needs images of at least {least} x {least} "
-            f"pixels; these are {height} x {width}: use {other}"
+            f"network.encoder = {config.encoder} needs images of at least {min_side} x {min_side} "
+            f"pixels; these are {height} x {width}: use {alternative}"
         )
     return config.encoder
 

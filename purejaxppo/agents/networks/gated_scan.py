@@ -115,14 +115,14 @@ def _forward(
 
 def _slopes(pull: Callable[[Arrays], tuple[Any, ...]], carries: Arrays) -> list[Slopes]:
     """Return the derivatives of each array of a carry. They are per unit: units are independent."""
-    found = []
+    slopes = []
     for i in range(len(carries)):
-        of_one = tuple(
+        cotangent = tuple(
             (jnp.ones_like if i == j else jnp.zeros_like)(x) for j, x in enumerate(carries)
         )
-        by_carry, by_terms, *_ = pull(of_one)
-        found.append(Slopes(by_carry, by_terms))
-    return found
+        by_carry, by_terms, *_ = pull(cotangent)
+        slopes.append(Slopes(by_carry, by_terms))
+    return slopes
 
 
 def _backward(
@@ -144,9 +144,9 @@ def _backward(
     def step(later: Arrays, row: tuple[Array, list[Slopes], Array]) -> tuple[Arrays, Arrays]:
         gradient, slopes, start = row
         totals = (*later[:-1], later[-1] + gradient)
-        each = list(zip(totals, slopes, strict=True))
-        terms = sum(jnp.tile(total, gates) * slope.terms for total, slope in each)
-        earlier = [sum(t * s.carry[i] for t, s in each) for i in range(len(later))]
+        pairs = list(zip(totals, slopes, strict=True))
+        terms = sum(jnp.tile(total, gates) * slope.terms for total, slope in pairs)
+        earlier = [sum(t * s.carry[i] for t, s in pairs) for i in range(len(later))]
         earlier[-1] += product(terms, rows.kernel.T)
         return fresh(start, tuple(earlier)), totals
 

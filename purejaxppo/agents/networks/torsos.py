@@ -46,19 +46,19 @@ def make(config: NetworkConfig) -> Torso | None:
     """
     if config.torso in BUILT_IN:
         return None
-    point, where = extensions.TORSO, f"network.torso = {config.torso}"
-    found = load(config.torso, point.field)
-    takes_config = not extensions.accepts(point, found) and tracing.takes(found, "config")
+    point, field = extensions.TORSO, f"network.torso = {config.torso}"
+    value = load(config.torso, point.field)
+    takes_config = not extensions.accepts(point, value) and tracing.takes(value, "config")
     options = {"config": config} if takes_config else {}
-    made = extensions.make(point, config.torso, **options)
-    torso = made if isinstance(made, Torso) else Torso(made, made)
-    for one in torso:
-        if one is not None:
-            extensions.check(point, one, f"{where} has")
-    return Torso(*(one if one is None else Functions(one.init, one.apply) for one in torso))
+    custom = extensions.make(point, config.torso, **options)
+    torso = custom if isinstance(custom, Torso) else Torso(custom, custom)
+    for part in torso:
+        if part is not None:
+            extensions.check(point, part, f"{field} has")
+    return Torso(*(part if part is None else Functions(part.init, part.apply) for part in torso))
 
 
-def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]:
+def init(torso: Any, space: spaces.Space, field: str) -> Callable[[Key], Params]:
     """Return a function, key -> parameters of a torso for observations of `space`.
 
     Under vmap it runs for one key after the other, because JAX's batched QR can deadlock on a CPU.
@@ -66,7 +66,7 @@ def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]
     Args:
         torso: with init and apply.
         space: of the observations.
-        where: config field, for errors.
+        field: config field, for errors.
 
     Raises:
         ValueError: the torso cannot be traced, or has variables other than parameters.
@@ -76,14 +76,14 @@ def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]
     def parameters(key: Key) -> Params:
         return torso.init(key, obs)
 
-    found = tracing.check(parameters, where, "(key, obs)", jax.random.key(0))
-    if isinstance(found, dict) and "params" in found and len(found) > 1:
-        other = next(name for name in found if name != "params")
-        raise ValueError(f"{where} has variables {other!r}, but only parameters are supported")
-    shape = tracing.check(torso.apply, where, "(params, obs)", found, obs)
+    params = tracing.check(parameters, field, "(key, obs)", jax.random.key(0))
+    if isinstance(params, dict) and "params" in params and len(params) > 1:
+        other = next(name for name in params if name != "params")
+        raise ValueError(f"{field} has variables {other!r}, but only parameters are supported")
+    shape = tracing.check(torso.apply, field, "(params, obs)", params, obs)
     if len(getattr(shape, "shape", ())) != 2 or not jnp.issubdtype(shape.dtype, jnp.floating):
         raise ValueError(
-            f"{where} gives {tracing.shapes_of(shape)} for one observation, and not features "
+            f"{field} gives {tracing.shapes_of(shape)} for one observation, and not features "
             f"float32 [1, F]"
         )
     return jax.custom_batching.sequential_vmap(parameters)

@@ -89,9 +89,9 @@ def fit(
 
     def step(carried: tuple[Array, OptState], index: Array) -> tuple[tuple[Array, OptState], Array]:
         flat, opt_state = carried
-        part = jax.tree.map(lambda x: x[index], rows)
-        total, gradient = jax.value_and_grad(loss)(flat, part)
-        sums = psum(jnp.concatenate([jnp.stack([total, jnp.sum(part.valid)]), gradient]))
+        minibatch = jax.tree.map(lambda x: x[index], rows)
+        total, gradient = jax.value_and_grad(loss)(flat, minibatch)
+        sums = psum(jnp.concatenate([jnp.stack([total, jnp.sum(minibatch.valid)]), gradient]))
         mean = sums / jnp.maximum(sums[1], 1.0)
         updates, opt_state = adam.update(mean[2:], opt_state)
         return (flat - config.learning_rate * updates, opt_state), mean[0]
@@ -156,8 +156,8 @@ def from_error(
         (flat, opt_state), losses = fit(
             loss, adam, carried, flat_rows, key, config=config, psum=psum
         )
-        figures = dict(zip(FIGURES, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
-        return Learned(unravel(flat), opt_state, state.stats), figures
+        metrics = dict(zip(FIGURES, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
+        return Learned(unravel(flat), opt_state, state.stats), metrics
 
     return Intrinsic(start, reward, update, FIGURES, track)
 

@@ -52,15 +52,15 @@ class Curiosity(nn.Module):
             self.observation, self.network, config.hidden, config.features, name="features"
         )
         before, after = features(obs), features(next_obs)
-        did = Encoder(self.action, self.network, name="action")(action)
-        forward = [jax.lax.stop_gradient(before), did]
-        guess = self.model(forward, config.features, "forward")
-        error = 0.5 * jnp.mean(jnp.square(guess - jax.lax.stop_gradient(after)), axis=-1)
+        encoded_action = Encoder(self.action, self.network, name="action")(action)
+        forward = [jax.lax.stop_gradient(before), encoded_action]
+        prediction = self.model(forward, config.features, "forward")
+        error = 0.5 * jnp.mean(jnp.square(prediction - jax.lax.stop_gradient(after)), axis=-1)
         return error, self.model([before, after], self.num_params, "inverse")
 
-    def model(self, parts: list[Array], size: int, name: str) -> Array:
+    def model(self, inputs: list[Array], size: int, name: str) -> Array:
         """Apply one hidden layer and a linear layer of `size` outputs."""
-        x = jnp.concatenate(parts, axis=-1)
+        x = jnp.concatenate(inputs, axis=-1)
         x = nn.relu(dense(self.config.hidden[-1], np.sqrt(2), f"{name}_dense", "orthogonal")(x))
         return dense(size, 1.0, name, "orthogonal")(x)
 
@@ -97,9 +97,11 @@ def make(
 
     def errors(params: Params, rows: BonusRows) -> tuple[Array, Array]:
         out: Any = module.apply({"params": params}, rows.obs, rows.next_obs, rows.action)
-        error, guess = out
-        guess = jnp.where(log_std, 0.0, guess)  # the squared error of continuous actions
-        inverse = -distribution.log_prob(guess, rows.action)
+        error, dist_params = out
+        dist_params = jnp.where(
+            log_std, 0.0, dist_params
+        )  # the squared error of continuous actions
+        inverse = -distribution.log_prob(dist_params, rows.action)
         return error, (1.0 - FORWARD) * inverse + FORWARD * error
 
     return from_error(init, errors, config)

@@ -19,39 +19,39 @@ def make(config: Config, spec: Any) -> Intrinsic:
         ValueError: it cannot be loaded or made, or its functions do not fit a rollout.
     """
     kind = config.intrinsic.kind
-    made: Intrinsic = extensions.make(extensions.INTRINSIC, kind, config, spec)
-    check(made, f"intrinsic.kind = {kind}", rows_of(config, spec))
-    return made
+    intrinsic: Intrinsic = extensions.make(extensions.INTRINSIC, kind, config, spec)
+    check(intrinsic, f"intrinsic.kind = {kind}", rows_of(config, spec))
+    return intrinsic
 
 
-def check(made: Intrinsic, where: str, rows: BonusRows) -> None:
+def check(intrinsic: Intrinsic, field: str, rows: BonusRows) -> None:
     """Check that a bonus returns one number per row, and the metrics that it lists.
 
     Raises:
         ValueError: it does not.
     """
     key = jax.random.key(0)
-    state = tracing.check(made.init, f"{where}: init", "(key)", key)
+    state = tracing.check(intrinsic.init, f"{field}: init", "(key)", key)
     number = jax.ShapeDtypeStruct(rows.valid.shape, jnp.float32)
-    tracing.check(made.reward, f"{where}: reward", "(state, rows)", state, rows, gives=number)
-    tracing.check_arguments(made.update, f"{where}: update", "(state, rows, key, psum)", 4)
-    if made.track is not None:
-        track, returns = made.track, jnp.zeros(rows.valid.shape[1])
-        tracing.check_arguments(track, f"{where}: track", "(state, returns, rows, psum)", 4)
+    tracing.check(intrinsic.reward, f"{field}: reward", "(state, rows)", state, rows, gives=number)
+    tracing.check_arguments(intrinsic.update, f"{field}: update", "(state, rows, key, psum)", 4)
+    if intrinsic.track is not None:
+        track, returns = intrinsic.track, jnp.zeros(rows.valid.shape[1])
+        tracing.check_arguments(track, f"{field}: track", "(state, returns, rows, psum)", 4)
         tracing.check(
             lambda state, returns, rows: track(state, returns, rows, lambda x: x),
-            f"{where}: track",
+            f"{field}: track",
             "(state, returns, rows)",
             *(state, returns, rows),
             gives=(state, returns),
         )
-    figures = dict.fromkeys(made.figures, jax.ShapeDtypeStruct((), jnp.float32))
+    metrics = dict.fromkeys(intrinsic.figures, jax.ShapeDtypeStruct((), jnp.float32))
     tracing.check(
-        lambda state, rows, key: made.update(state, rows, key, lambda x: x),
-        f"{where}: update",
+        lambda state, rows, key: intrinsic.update(state, rows, key, lambda x: x),
+        f"{field}: update",
         "(state, rows, key)",
         *(state, rows, key),
-        gives=(state, figures),
+        gives=(state, metrics),
     )
 
 

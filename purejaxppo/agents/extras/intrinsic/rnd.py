@@ -59,9 +59,11 @@ def make(observation: spaces.Space, network: NetworkConfig, config: IntrinsicCon
         }
 
     def errors(params: Params, rows: BonusRows) -> tuple[Array, Array]:
-        goal: Any = target.apply({"params": jax.lax.stop_gradient(params["target"])}, rows.next_obs)
-        guess = predictor.apply({"params": params["predictor"]}, rows.next_obs)
-        error = jnp.mean(jnp.square(guess - goal), axis=-1)
+        target_features: Any = target.apply(
+            {"params": jax.lax.stop_gradient(params["target"])}, rows.next_obs
+        )
+        prediction = predictor.apply({"params": params["predictor"]}, rows.next_obs)
+        error = jnp.mean(jnp.square(prediction - target_features), axis=-1)
         return error, error
 
     return from_error(init, errors, config)
