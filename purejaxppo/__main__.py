@@ -16,7 +16,7 @@ USAGE = "\n".join(
         "",
         *(f"  {name:9} {command.about}" for name, command in COMMANDS.items()),
         "",
-        "`purejaxppo COMMAND --help` describes a command. To begin with:",
+        "For help on a command: purejaxppo COMMAND --help. A first example:",
         "  purejaxppo train --env.name gymnax/CartPole-v1",
     ]
 )
@@ -48,10 +48,13 @@ def _unknown_command(arguments: Sequence[str]) -> str:
     """Return the error for an unknown command."""
     if arguments[0].startswith("-"):
         command = "evaluate" if arguments[0].partition("=")[0] == "--run" else "train"
-        return f"{arguments[0]}: a command comes first, as in purejaxppo {command} {' '.join(arguments)}"
+        return (
+            f"{arguments[0]}: the command is missing. Run: purejaxppo {command} "
+            f"{' '.join(arguments)}"
+        )
     close = nearest(arguments[0], COMMANDS)
-    hint = f"Did you mean {close!r}?" if close else f"There are {', '.join(COMMANDS)}."
-    return f"purejaxppo {arguments[0]}: no such command. {hint}"
+    hint = f"Did you mean {close}?" if close else f"Commands: {', '.join(COMMANDS)}."
+    return f"unknown command {arguments[0]}. {hint}"
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from typing import Any, Self
 
 NUMBERS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 """Signals to handle. Windows has no SIGHUP."""
-STOPPING = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
-NOTHING_LOST = "what was saved before is as it was"
+STOPPING = "saving and stopping after this chunk; press Ctrl-C again to exit immediately"
+NOTHING_LOST = "everything saved so far is intact"
 FLUSH_SECONDS = 0.5
 REPEAT_SECONDS = 1.0
 """Seconds after a SIGTERM in which another one is ignored."""
@@ -41,7 +41,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
-    except OSError as error:  # Python names the file in errors of open, not of write
+    except OSError as error:  # Python names the file in errors of open, but not of write
         error.filename = error.filename or str(path)
         raise
     finally:
@@ -137,7 +137,9 @@ def _read_signals(read: int) -> None:
             continue
         if _ACTIVE and interrupt is None:
             interrupt = _ACTIVE[-1]
-            interrupt.take(number[0])  # the signal may be older than its handler
+            interrupt.take(
+                number[0]
+            )  # the signal may have arrived before its handler was installed
             if number[0] == signal.SIGINT:  # Ctrl-C
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
                 _write_line(f"{after_the_bar}{STOPPING}")
@@ -152,7 +154,7 @@ def end_children() -> None:
     """
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # it has exited
             parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
             children.setdefault(int(parent), []).append(int(stat.parent.name))
     pending = [os.getpid()]

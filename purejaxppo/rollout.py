@@ -33,8 +33,8 @@ class StepRow(NamedTuple):
 
     choice: PolicyStep
     out: EnvStep
-    episode_return: Array  # [N] sum of `EnvStep.scores` since the episode began, with this step's
-    episode_length: Array  # [N] int32 valid steps since then, with this one
+    episode_return: Array  # [N] sum of `EnvStep.scores` since the episode started, with this step
+    episode_length: Array  # [N] int32 valid steps since then, with this step
 
     @property
     def finished(self) -> Array:

@@ -98,7 +98,7 @@ def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:
     members = setup.members or seeds_of(config)
     used = processes.spread(list(devices), len(members) * config.num_shards)
     if setup.on_host and len(members) > 1:
-        used = used[:1]  # one pool, which one program steps for all
+        used = used[:1]  # one pool of simulators, stepped by one program
     return replace(setup, config=config, members=members, devices=tuple(used))
 
 

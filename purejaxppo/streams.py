@@ -42,7 +42,9 @@ STAGGER = 0x73746167
 
 def stream(key: Key, name: int) -> Key:
     """Return the key of a named stream, of one key or of each of several keys [G]."""
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)  # other keys have an axis of their own
+    typed = jnp.issubdtype(
+        key.dtype, jax.dtypes.prng_key
+    )  # untyped keys have an axis of their words
     fold_in = jax.random.fold_in
     return jax.vmap(fold_in, (0, None))(key, name) if typed and key.ndim else fold_in(key, name)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     class Hyperparams(PPOConfig):
         """The tunable floats of `PPOConfig` as arrays [], so that several values can be vmapped."""
 
-        total_updates: jax.Array  # [] float: schedules reach their end after so many updates
+        total_updates: jax.Array  # [] float: schedules end after this number of updates
         _fields: tuple[str, ...]
 
         @classmethod
@@ -63,16 +63,16 @@ class EnvSpaces(Protocol):
 class Transition(NamedTuple):
     """One step of every environment; a rollout stacks T of them."""
 
-    obs: StoredObs  # [N, ...] the observation before the action, as a row of `obs_storage`
+    obs: StoredObs  # [N, ...] observation before the action, as `obs_storage` stores it
     action: Action  # [N, ...]
     log_prob: jax.Array  # [N] of the behaviour policy
     reward: jax.Array  # [N]
     terminated: jax.Array  # [N] bool
     truncated: jax.Array  # [N] bool
-    valid: jax.Array  # [N] bool: False on the reset row that follows an episode's end
-    start: jax.Array  # [N] bool: obs is an episode's first
-    absent: jax.Array | None = None  # [N] bool: the agent asked for nothing; None: no agent ever is
-    at_once: jax.Array | None = None  # [N] bool: the next row is the next episode's; None: never
+    valid: jax.Array  # [N] bool: False on the reset row after the end of an episode
+    start: jax.Array  # [N] bool: obs is the first of an episode
+    absent: jax.Array | None = None  # [N] bool: the agent needed no action; None: never
+    at_once: jax.Array | None = None  # [N] bool: the next row is of the next episode; None: never
 
 
 class OpenDecision(NamedTuple):
@@ -81,10 +81,10 @@ class OpenDecision(NamedTuple):
     obs: Obs  # [N, ...]
     action: Action  # [N, ...] as the policy stores it
     log_prob: jax.Array  # [N]
-    reward: jax.Array  # [N] since
+    reward: jax.Array  # [N] since the decision
     valid: jax.Array  # [N] bool
     start: jax.Array  # [N] bool
-    carry: Carry  # [N, ...] before it
+    carry: Carry  # [N, ...] before the decision
 
 
 class Episodes(NamedTuple):
@@ -103,7 +103,7 @@ class RolloutState(struct.PyTreeNode):
     obs: Obs  # [N, ...]
     start: jax.Array  # [N] bool
     carry: Carry  # [N, ...] recurrent carry, () for feed-forward networks
-    episode_return: jax.Array  # [N] reward so far in the running episode
+    episode_return: jax.Array  # [N] sum of rewards of the running episode
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
     absent: jax.Array | None = None
@@ -124,14 +124,14 @@ class ValueStats(NamedTuple):
     """Statistics of all value targets of a run so far."""
 
     moments: RunningStats  # [] each
-    low: jax.Array  # [] the smallest; infinity before there were any
-    high: jax.Array  # [] the largest; minus infinity before there were any
+    low: jax.Array  # [] smallest target; infinity before the first one
+    high: jax.Array  # [] largest target; minus infinity before the first one
 
 
 class PolicyStep(NamedTuple):
     """Actions of a policy for N environments."""
 
-    carry: Carry  # [N, ...] recurrent carry after it, () for feed-forward networks
+    carry: Carry  # [N, ...] recurrent carry after the step, () for feed-forward networks
     action: Action  # [N, ...] as the policy stores it
     log_prob: jax.Array  # [N]
     env_action: EnvAction  # [N, ...]
@@ -142,7 +142,7 @@ class Outputs(NamedTuple):
 
     carry: Carry  # [N, ...] after the last row, () for feed-forward networks
     dist_params: jax.Array  # [(T,) N, P] of the distribution over actions
-    critic: jax.Array  # [(T,) N, K] outputs that `Critic.value` decodes
+    critic: jax.Array  # [(T,) N, K] decoded by `Critic.value`
     features: Any = ()  # [(T,) N, F] inputs of the policy's head
 
 
@@ -150,11 +150,11 @@ class Rollout(NamedTuple):
     """T steps of N environments, with the data needed to learn from them."""
 
     transitions: Transition  # [T, N]
-    obs_buffer: ObsBuffer  # storage behind the rows transitions.obs
+    obs_buffer: ObsBuffer  # data behind transitions.obs
     carry: Carry  # [N, ...] recurrent carry before the first row
     end: RolloutState  # after the last row
     episodes: Episodes
-    obs_stats: Tree = ()  # RunningStats that the policy's observations were normalised by
+    obs_stats: Tree = ()  # RunningStats that normalised the observations of the policy
 
 
 class Batch(NamedTuple):
@@ -164,7 +164,7 @@ class Batch(NamedTuple):
     environment.
     """
 
-    obs: Obs  # [B, (L,) ...] rows of `obs_storage`; in a gradient step, the observations
+    obs: Obs  # [B, (L,) ...] as `obs_storage` stores them; read before a gradient step
     carry: Carry  # [B, ...] before the unit
     start: jax.Array  # [B, (L)] bool
     action: Action  # [B, (L,) ...]
@@ -173,15 +173,15 @@ class Batch(NamedTuple):
     target: jax.Array  # [B, (L)] advantage + value
     advantage: jax.Array  # [B, (L)]
     valid: jax.Array  # [B, (L)] bool
-    absent: jax.Array | None = None  # [B, (L)] bool: the carry is held
-    extra: Any = ()  # [B, (L) ...] each, by name: rows that users' own terms ask for
+    absent: jax.Array | None = None  # [B, (L)] bool: the carry does not change
+    extra: Any = ()  # [B, (L) ...] each, by name: optional rows of auxiliary losses
 
 
 class Predictions(NamedTuple):
     """Predictions of a network for the rows of a rollout."""
 
     value: jax.Array  # [T, N] of the observation
-    next_value: jax.Array  # [T, N] of the one after the step; not this episode's where `at_once`
+    next_value: jax.Array  # [T, N] of the next one; of another episode where `at_once`
     dist_params: jax.Array  # [T, N, P] of the distribution over actions
 
 
@@ -196,7 +196,7 @@ class AgentState(struct.PyTreeNode):
     """The part of a training state needed to act. Evaluation restores only this part."""
 
     params: Params
-    obs_stats: RunningStats  # of observations, frozen during a rollout and its update
+    obs_stats: RunningStats  # of observations, constant during a rollout and its update
 
 
 def state_field(*, local: bool = False, not_inherited: str = "", not_taught: str = "") -> Any:
@@ -217,29 +217,29 @@ class TrainState(struct.PyTreeNode):
     """Complete state of a training run. A run resumes exactly from a saved one."""
 
     agent: AgentState = state_field()
-    opt_state: OptState = state_field(
-        not_taught="its moments are of another loss, and of another optimiser with adaptive rates"
-    )
+    opt_state: OptState = state_field(not_taught="its moments belong to another loss")
     reward_stats: RunningStats = state_field()  # of discounted returns
     value_stats: ValueStats = state_field()  # of value targets, for critics that use them
-    intrinsic: Tree = state_field(  # state of the intrinsic reward; () for none
-        not_taught="a student is not curious"
+    intrinsic: Tree = state_field(  # state of the intrinsic reward; () without one
+        not_taught="a student has no intrinsic reward"
     )
     bonus_return: Tree = state_field(  # [N] discounted intrinsic returns; () if not used
-        local=True, not_inherited="environments continue", not_taught="a student is not curious"
+        local=True,
+        not_inherited="environments continue",
+        not_taught="a student has no intrinsic reward",
     )
     update: jax.Array = state_field(  # [] int32: PPO iterations done
-        not_inherited="all members' are the same", not_taught="the run begins"
+        not_inherited="all agents have the same value", not_taught="the run starts at 0"
     )
     rollout: RolloutState = state_field(
         local=True,
-        not_inherited="environments continue, and a carry belongs to the network that made it",
-        not_taught="its carry is the teacher's",
+        not_inherited="environments continue, and a carry belongs to its network",
+        not_taught="its carry belongs to the teacher",
     )
     key: jax.Array = state_field(  # a PRNG key
         local=True,
-        not_inherited="or parent and child would draw the same",
-        not_taught="the run's own",
+        not_inherited="parent and child need different random numbers",
+        not_taught="the run has its own seed",
     )
 
 
@@ -257,9 +257,9 @@ class Losses(NamedTuple):
     approx_kl: jax.Array  # []
     clipfrac: jax.Array  # []
     grad_norm: jax.Array  # [] before clipping
-    epochs: jax.Array  # [] passes over the data, fewer than configured where KL stopped them
-    skipped: jax.Array  # [] gradient steps not taken, since the gradient's norm was not finite
-    terms: Any = ()  # [] each, by name: users' own terms; () in `Metrics`, where extras hold them
+    epochs: jax.Array  # [] passes over the data; fewer than configured after early stopping
+    skipped: jax.Array  # [] gradient steps skipped because the norm was not finite
+    terms: Any = ()  # [] each, by name: auxiliary losses; () in `Metrics`, which has them in extras
 
 
 class Updated(NamedTuple):
@@ -267,7 +267,7 @@ class Updated(NamedTuple):
 
     params: Params
     opt_state: OptState
-    losses: Losses  # means over the steps that were made; NaN if all were skipped, 0 without any
+    losses: Losses  # means over the steps taken; NaN if all were skipped, 0 without any
 
 
 class Metrics(NamedTuple):
@@ -278,10 +278,10 @@ class Metrics(NamedTuple):
     episodes: Episodes
     losses: Losses
     explained: jax.Array  # [] int32: updates whose value targets varied
-    explained_variance: jax.Array  # [] summed over those
+    explained_variance: jax.Array  # [] summed over these
     finite: jax.Array  # [] int32: updates with a finite agent before and after them
-    learned: jax.Array  # [] int32: updates that skipped not all of their gradient steps
-    extras: MetricDict  # {} unless an extra reports
+    learned: jax.Array  # [] int32: updates with at least one gradient step
+    extras: MetricDict  # {} without extras
 
 
 Trained = tuple[TrainState, Metrics]

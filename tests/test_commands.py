@@ -85,10 +85,10 @@ def test_the_script_is_the_module():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["trian"], "purejaxppo trian: no such command. Did you mean 'train'?"),
-        (["x"], "no such command. There are train, evaluate, sweep, export, list, init"),
-        (["--config", "a.yaml"], "a command comes first, as in purejaxppo train --config a.yaml"),
-        (["--run", "runs/a"], "a command comes first, as in purejaxppo evaluate --run runs/a"),
+        (["trian"], "unknown command trian. Did you mean train?"),
+        (["x"], "unknown command x. Commands: train, evaluate, sweep, export, list, init"),
+        (["--config", "a.yaml"], "the command is missing. Run: purejaxppo train --config a.yaml"),
+        (["--run", "runs/a"], "the command is missing. Run: purejaxppo evaluate --run runs/a"),
         (["list"], "needs the name of a list: there are envs and configs"),
         (["list", "env"], "no such list. Did you mean 'envs'?"),
         (["list", "envs", "dumy/*"], "no environment fits. Did you mean 'dummy'?"),

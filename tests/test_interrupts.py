@@ -29,7 +29,7 @@ with interrupts.atomic_write(pathlib.Path("video.gif")) as partial:
     while wait(lock):  # back at once after a signal, and no exception
         pass
 """
-TAKEN = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
+TAKEN = "saving and stopping after this chunk; press Ctrl-C again to exit immediately"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_signal_ends_what_never_comes_back_to_python(number, busy, tmp_path):
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 128 + number
-    assert err == "error: interrupted; what was saved before is as it was\n"
+    assert err == "error: interrupted; everything saved so far is intact\n"
     assert out == "not flushed\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_the_first_signal_is_left_to_who_asked_for_it_and_the_second_ends(busy):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert err == "error: interrupted; what was saved before is as it was\n"
+    assert err == "error: interrupted; everything saved so far is intact\n"
 
 
 def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
@@ -90,7 +90,7 @@ def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert err == "error: interrupted; what was saved before is as it was\n"
+    assert err == "error: interrupted; everything saved so far is intact\n"
 
 
 def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(busy):
@@ -104,7 +104,7 @@ def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(bus
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert err == "error: interrupted; what was saved before is as it was\n"
+    assert err == "error: interrupted; everything saved so far is intact\n"
 
 
 @pytest.mark.parametrize("words", [(), ("take",)])

@@ -396,7 +396,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
     _, metrics = run(training, state, 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
     for wrong, words in [
-        ({"hunter_*": "a"}, "no pattern fits agent 'prey_0'"),
+        ({"hunter_*": "a"}, "no pattern matches agent 'prey_0'"),
         ({"*": "a", "wolf": "b"}, "no agent has policy 'b'"),
     ]:
         with pytest.raises(ValueError, match=words):
@@ -405,7 +405,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
                     env={"name": "particles/tag", "num_envs": 10}, network={"policies": wrong}
                 )
             )
-    with pytest.raises(ValueError, match="this environment has one"):
+    with pytest.raises(ValueError, match="this one has one agent"):
         make_parts(make_config(network={"policies": {"*": "a"}}))
 
 

@@ -158,7 +158,7 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
         place = ratio * (jnp.arange(BINS) - middle)
         column = jnp.clip(place, -middle, middle) + middle
         beyond = jnp.maximum(jnp.abs(place) - middle, 0) / ratio
-        # Without targets so far nothing is learned, and all bins stay equal.
+        # Before the first targets, nothing is learned and all bins stay equal.
         less = jnp.where(old.low <= old.high, jnp.minimum(2.0 * beyond, 16.0), 0.0)
         return change_head(params, lambda kernel: kernel[:, column], lambda x: x[column] - less)
 

@@ -145,7 +145,7 @@ class _Outcome(NamedTuple):
     reward: Array  # [(T,) N]
     terminated: Array  # [(T,) N] bool
     truncated: Array  # [(T,) N] bool
-    lost: Array  # [(T,) N] bool: nothing to bootstrap from
+    lost: Array  # [(T,) N] bool: no observation to bootstrap from
 
 
 def _resume(decision: OpenDecision, rows: Transition, resumed: Array) -> Transition:

@@ -56,7 +56,7 @@ def summarise(
     broken = sum(jnp.sum(~jnp.isfinite(x)) for x in (batch.value, batch.log_prob))
     rows = jnp.stack([batch.target, batch.target - batch.value])
     sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
-    # Floats as one vector and integers apart: one sum over shards for each.
+    # One sum over shards for all floats (as one vector), and one for all integers.
     episodes = rollout.episodes
     counts = steps, episodes.count, episodes.length_sum, episodes.diverged
     floats = jnp.stack([episodes.return_sum, broken, *sums])

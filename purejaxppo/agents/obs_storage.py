@@ -89,19 +89,19 @@ class FullObs:
 class Series(NamedTuple):
     """Time series behind the windows of a rollout."""
 
-    values: Array  # [N, H + T * slide, ...] the first window, then each row's new values
-    starts: Array  # [M, H, ...] the windows that episodes begin with
-    age: Array  # [N] int32 values since the last start, at most H; H while there was none
-    time: Array  # [] int32 rows so far
+    values: Array  # [N, H + T * slide, ...] first window, then the new values of each row
+    starts: Array  # [M, H, ...] windows with which episodes start
+    age: Array  # [N] int32 values since the last start, at most H; H before the first start
+    time: Array  # [] int32 number of rows so far
 
 
 class WindowPosition(NamedTuple):
     """Position of a window in a `Series`."""
 
     env: Array  # [N] int32
-    first: Array  # [N] int32: the index of its first value in `Series.values`
-    origin: Array  # [N] int32: which of `Series.starts` its episode began with
-    age: Array  # [N] int32: all but the last `age` values are of that start
+    first: Array  # [N] int32: index of its first value in `Series.values`
+    origin: Array  # [N] int32: index in `Series.starts` of its episode's first window
+    age: Array  # [N] int32: all but the last `age` values are from that first window
 
 
 StartsOf = Callable[[EnvState], tuple[Array, Array]]

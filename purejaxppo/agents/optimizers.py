@@ -134,8 +134,8 @@ def flatten(params: Params) -> tuple[Array, Callable[[Array], Params]]:
     return padded, lambda padded: unravel(padded[: flat.size])
 
 
-OWN_ENTRIES = frozenset(("terms", "torso", "actor_torso", "critic_torso"))
-"""Entries of an agent's parameters that may be a user's own, with names of their own."""
+CUSTOM_ENTRIES = frozenset(("terms", "torso", "actor_torso", "critic_torso"))
+"""Entries of an agent's parameters that may be custom, with any names inside."""
 
 
 def projection(params: Params, limits: dict[str, tuple[float, float]]) -> Callable[[Array], Array]:
@@ -149,7 +149,7 @@ def projection(params: Params, limits: dict[str, tuple[float, float]]) -> Callab
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [getattr(key, "key", None) for key in path]
         name = names[-1]
-        if name in limits and not OWN_ENTRIES.intersection(names):
+        if name in limits and not CUSTOM_ENTRIES.intersection(names):
             ranges.append((slice(start, start + leaf.size), limits[name]))
         start += leaf.size
 
@@ -169,7 +169,7 @@ def metric_names(config: PPOConfig) -> tuple[str, ...]:
 def metrics(config: PPOConfig, state: OptState) -> MetricDict:
     """Return the optimiser's metrics, [] each, from its state."""
     names = metric_names(config)
-    return {name: state[-1] for name in names}  # the last part of the chain
+    return {name: state[-1] for name in names}  # last transformation of the chain
 
 
 def on_tree(

@@ -171,7 +171,7 @@ class GradientState(NamedTuple):
 
     flat: Array  # [P] all parameters
     opt_state: OptState
-    moved: Array  # [] bool: a step was made in this update
+    moved: Array  # [] bool: a step was taken in this update
 
 
 def gradient_step(
@@ -272,7 +272,7 @@ def update_epochs(
 
     state = GradientState(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
     keys, before_epoch = jax.random.split(key, config.num_epochs), update.before_epoch
-    if before_epoch is None:  # one sum over shards for the statistics of all epochs' minibatches
+    if before_epoch is None:  # one sum over shards normalises the minibatches of all epochs
         minibatches = jax.vmap(partial(make_minibatches, batch))(keys)
         state, step_losses = epochs.make(config)(epoch, state, minibatches)
     else:

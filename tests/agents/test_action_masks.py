@@ -32,7 +32,7 @@ class TestForbid(chex.TestCase):
 
 
 def test_a_mask_of_another_length_than_the_logits_is_an_error():
-    with pytest.raises(ValueError, match="has 6 entries, and there are 7 discrete actions"):
+    with pytest.raises(ValueError, match="has 6 entries, but there are 7 discrete actions"):
         action_masks.forbid(PARAMS, MASK[:6], SPACE, -9.0)
 
 

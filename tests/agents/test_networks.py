@@ -122,7 +122,7 @@ def test_the_encoder_is_chosen_by_size():
     ],
 )
 def test_images_too_small_for_the_encoder_are_rejected(encoder, size, least, other):
-    said = f"{encoder} needs images of at least {least} x {least} pixels.*: use {other}"
+    said = f"{encoder} needs images of at least {least} x {least} pixels.* Use {other}"
     with pytest.raises(ValueError, match=said):
         make(spaces.Box((size, size, 1), 0, 255, "uint8"), encoder=encoder)
     network = make(spaces.Box((least, least, 1), 0, 255, "uint8"), encoder=encoder, torso="shared")

@@ -266,13 +266,13 @@ def test_mirrors_by_hand(make_config):
 @pytest.mark.parametrize(
     ("obs", "action", "message"),
     [
-        ((), (2, 1), "env.mirror_obs = [] has 0 entries, and needs 4"),
-        ((1, 2, 3), (2, 1), "has 3 entries, and needs 4"),
+        ((), (2, 1), "env.mirror_obs = [] has 0 entries, but 4 are needed"),
+        ((1, 2, 3), (2, 1), "has 3 entries, but 4 are needed"),
         ((1, 2, 3, 3), (2, 1), "is not a permutation of 1 to 4"),
         ((0, 1, 2, 3), (2, 1), "is not a permutation"),
-        ((2, 3, 1, 4), (2, 1), "mirrored twice, value 1 is not what it was"),
-        ((-2, 1, 3, 4), (2, 1), "mirrored twice"),
-        ((1, 2, 3, 4), (-2, -1), "only swaps them"),
+        ((2, 3, 1, 4), (2, 1), "is not its own inverse: entry 1 is 2, so entry 2 must be 1"),
+        ((-2, 1, 3, 4), (2, 1), "entry 1 is -2, so entry 2 must be -1"),
+        ((1, 2, 3, 4), (-2, -1), "Remove the minus signs"),
     ],
 )
 def test_an_invalid_mirror_is_rejected(make_config, obs, action, message):
@@ -284,7 +284,9 @@ def test_an_invalid_mirror_is_rejected(make_config, obs, action, message):
 
 def test_observations_that_cannot_be_mirrored_are_rejected(make_config):
     env = {"name": "dummy/pixels", "mirror_obs": (1,), "mirror_action": (1,)}
-    with pytest.raises(ValueError, match=r"ppo\.symmetry needs observations of one vector"):
+    with pytest.raises(
+        ValueError, match=r"ppo\.symmetry = \w+ needs observations that are one vector"
+    ):
         make_parts(make_config(env=env, ppo={"symmetry": "augment"}))
 
 

@@ -87,7 +87,7 @@ def test_a_torso_gets_the_configured_observation_parts_without_the_mask():
     _, params = made(Keys(), space, actor_keys=("near",))
     assert set(params["actor_torso"]) == {"near"}
     assert set(params["critic_torso"]) == {"far", "near"}
-    with pytest.raises(ValueError, match="critic_keys gives the critic an observation of its own"):
+    with pytest.raises(ValueError, match="critic_keys is not supported with a torso"):
         made(Torso(Keys()), space, critic_keys=("near",))
 
 
@@ -105,7 +105,7 @@ def test_vmapped_custom_torsos_equal_single_ones():
         ("none.py:Net", "network.torso: none.py: no such file"),
         (f"{FILE}:two_arguments", "missing a required argument: 'log_ratio'"),
         (Torso(examples.Linear(), 3), "has a int. It must be an object with init, apply or actor"),
-        (examples.Flat(), r"gives float32 \[\] for one observation, and not features float32"),
+        (examples.Flat(), r"returns float32 \[\] for one observation\. Return features, float32"),
         (f"{FILE}:Normed", "has variables 'batch_stats', but only parameters are supported"),
     ],
 )

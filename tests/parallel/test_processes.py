@@ -353,7 +353,7 @@ def test_sigterm_before_the_first_update_ends_the_processes_at_once():
         process.send_signal(signal.SIGTERM)
     for code, out, err in ends(processes, seconds=20):
         assert code == 128 + signal.SIGTERM, (out, err)
-        assert err == "error: interrupted; what was saved before is as it was\n"
+        assert err == "error: interrupted; everything saved so far is intact\n"
 
 
 WRONG = [

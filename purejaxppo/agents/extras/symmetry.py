@@ -67,19 +67,21 @@ def signed(entries: Sequence[int], size: int, field: str) -> Callable[[Array], A
         ValueError: not n entries, not a permutation, or not its own inverse.
     """
     if len(entries) != size:
-        raise ValueError(f"{field} = {list(entries)} has {len(entries)} entries, and needs {size}")
+        raise ValueError(
+            f"{field} = {list(entries)} has {len(entries)} entries, but {size} are needed."
+        )
     places = np.abs(entries) - 1
     if sorted(places.tolist()) != list(range(size)):
         raise ValueError(
-            f"{field} = {list(entries)} is not a permutation of 1 to {size}, each once, with or "
-            f"without a minus"
+            f"{field} = {list(entries)} is not a permutation of 1 to {size}. Use each number once, "
+            f"with or without a minus sign."
         )
     signs = np.sign(entries)
     for i, j in enumerate(places):
         if places[j] != i or signs[i] != signs[j]:
             raise ValueError(
-                f"{field} = {list(entries)}: mirrored twice, value {i + 1} is not what it was; if "
-                f"it becomes -{j + 1}, then {j + 1} is to become -{i + 1}"
+                f"{field} = {list(entries)} is not its own inverse: entry {i + 1} is {entries[i]}, "
+                f"so entry {j + 1} must be {signs[i] * (i + 1)}."
             )
     factors = signs.astype(np.float32)
 
@@ -103,14 +105,17 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
     """
     env = config.env
     if not isinstance(observation, Box) or len(observation.shape) != 1:
-        raise ValueError(f"ppo.symmetry needs observations of one vector, and {env.name} has none")
+        raise ValueError(
+            f"ppo.symmetry = {config.ppo.symmetry} needs observations that are one vector, but "
+            f"{env.name} has others. Use ppo.symmetry = none."
+        )
     obs = signed(env.mirror_obs, observation.shape[0], "env.mirror_obs")
     if isinstance(action, Discrete):
         swap = signed(env.mirror_action, action.n, "env.mirror_action")
         if min(env.mirror_action) < 0:
             raise ValueError(
-                f"env.mirror_action = {list(env.mirror_action)}: {env.name} has {action.n} "
-                f"discrete actions, whose mirror only swaps them, without a minus"
+                f"env.mirror_action = {list(env.mirror_action)}: discrete actions "
+                f"have no sign. Remove the minus signs."
             )
         places = jnp.asarray(env.mirror_action, jnp.int32) - 1
         return Mirror(obs, lambda a: places[a], jax.nn.softmax, swap)
@@ -118,10 +123,10 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
         flip = signed(env.mirror_action, action.shape[0], "env.mirror_action")
         if config.network.distribution not in CONTINUOUS:
             raise ValueError(
-                f"ppo.symmetry needs to know the middle of a distribution: use one of "
-                f"{', '.join(CONTINUOUS)}, and not {config.network.distribution}"
+                f"ppo.symmetry = {config.ppo.symmetry} does not support network.distribution = "
+                f"{config.network.distribution}. Use {', '.join(CONTINUOUS)}."
             )
-        # A Beta's samples lie in (0, 1), around a half; all others around 0.
+        # Samples of a Beta are in (0, 1), centred at 0.5. Other samples are centred at 0.
         middle = 0.5 if config.network.distribution == "beta" else 0.0
         return Mirror(
             obs,
@@ -129,7 +134,10 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
             lambda params: dist.to_env(dist.mode(params)),
             flip,
         )
-    raise ValueError(f"ppo.symmetry needs actions of one kind, and {env.name} has several")
+    raise ValueError(
+        f"ppo.symmetry = {config.ppo.symmetry} needs Box or Discrete actions, but {env.name} has "
+        f"others. Use ppo.symmetry = none."
+    )
 
 
 def mirrored(mirror: Mirror, rows: Batch) -> Batch:

@@ -47,8 +47,8 @@ def forbid(
     size = int(is_logit.sum())
     if mask.shape[-1] != size:
         raise ValueError(
-            f"the action mask has {mask.shape[-1]} entries, and there are {size} discrete actions "
-            f"to allow or forbid: it needs one for each, part after part"
+            f"the action mask has {mask.shape[-1]} entries, but there are {size} discrete actions. "
+            f"Return one entry per discrete action, in the order of the parts."
         )
     chex.assert_shape(params, (*mask.shape[:-1], len(is_logit)))
     allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)

@@ -151,7 +151,7 @@ class ActorCritic(nn.Module):
         if space != of_critic or hidden != config.hidden or self.torso is not None:
             return []
         if encoders.has_images(space, config):
-            return []  # convolutions with weights of their own for each image are slow
+            return []  # convolutions with different weights for each image are slow
         params = self.pair("actor_torso", "critic_torso")
         if params is None:
             return []
@@ -206,7 +206,7 @@ class ActorCritic(nn.Module):
         if not is_log_std.any():
             return means
         log_std = self.param(LOG_STD, nn.initializers.constant(start), (int(is_log_std.sum()),))
-        # Gradient steps keep it within its limits; jnp.clip would halve its gradient there.
+        # Gradient steps keep it within its limits. jnp.clip would halve its gradient at a limit.
         log_std = jnp.where(log_std < low, low, jnp.where(log_std > high, high, log_std))
         log_std = jnp.broadcast_to(log_std, (*means.shape[:-1], log_std.shape[0]))
         params = jnp.concatenate([means, log_std], axis=-1)
@@ -258,6 +258,8 @@ def part_of(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spa
     names = [name for name, _ in observation.spaces if name != MASK]
     unknown = [key for key in keys if key not in names]
     if unknown:
-        raise ValueError(f"network.{field}: unknown part {unknown[0]!r}. Parts: {names}")
+        raise ValueError(
+            f"network.{field}: unknown part {unknown[0]!r}. Parts: {', '.join(names)}."
+        )
     chosen = [name for name in names if name in (keys or names)]
     return spaces.Dict(tuple((name, observation[name]) for name in chosen))

@@ -68,8 +68,8 @@ def make_network(
     module = ActorCritic(observation, action, config, critic_outputs, critic_gain, torso)
     if config.critic_keys and module.shared:
         raise ValueError(
-            "network.critic_keys gives the critic an observation of its own, which a shared torso "
-            "rules out: give it a torso of its own"
+            "network.critic_keys is not supported with a torso that policy and critic share. Use "
+            "separate torsos."
         )
     if config.rnn == "none":
         return feed_forward(module)
@@ -99,12 +99,15 @@ def make_networks(
         return make_network(observation, spec.action, config, critic_outputs, critic_gain)
     names = [policy_of(agent, config.policies) for agent in getattr(spec, "agents", ())]
     if not names:
-        raise ValueError("network.policies needs several agents, but this environment has one")
+        raise ValueError(
+            "network.policies needs a multi-agent environment, but this one has one agent. Remove "
+            "network.policies."
+        )
     unused = set(config.policies.values()) - set(names)
     if unused:
         raise ValueError(
-            f"network.policies: no agent has policy {min(map(str, unused))!r}; the agents are "
-            f"{list(getattr(spec, 'agents', ()))}"
+            f"network.policies: no agent has policy {min(map(str, unused))!r}. Agents: "
+            f"{', '.join(getattr(spec, 'agents', ()))}."
         )
     network = make_network(observation, spec.action, config, critic_outputs, critic_gain)
     return side_by_side(network, tuple(names))
@@ -119,7 +122,9 @@ def policy_of(agent: str, policies: Mapping[str, object]) -> str:
     for pattern, name in policies.items():
         if fnmatch.fnmatchcase(agent, pattern):
             return str(name)
-    raise ValueError(f"network.policies: no pattern fits agent {agent!r}; there are {[*policies]}")
+    raise ValueError(
+        f"network.policies: no pattern matches agent {agent!r}. Patterns: {', '.join(policies)}."
+    )
 
 
 def side_by_side(network: Network, names: tuple[str, ...]) -> Network:

@@ -61,7 +61,7 @@ def over_time(
     """
     accelerated, length = platforms.is_accelerated(), len(rows.start)
     if accelerated and length > 1 and absent is None:
-        config: Any = jax.config  # named here, since the gradient is traced later
+        config: Any = jax.config  # read here, because the gradient is traced later
         return gated_scan.scan(cell, config.jax_default_matmul_precision, rows)
 
     def step(

@@ -20,7 +20,7 @@ from purejaxppo.config.references import CodeRef
 
 LOG_2PI = float(np.log(2 * np.pi))
 
-# Gauss-Hermite nodes for expectations under a standard normal: exact for polynomials of degree 31.
+# Gauss-Hermite nodes for expectations under a standard normal, exact for polynomials of degree 31.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -179,7 +179,7 @@ def beta(size: int) -> Distribution:
         return jnp.sum(betaln(a, b) - slopes, axis=-1)
 
     def mode(params: Array) -> Action:
-        # Not of a - 1, which is 0 in float32 where softplus is small.
+        # Not a - 1: it is 0 in float32 where softplus is small.
         above, below = jnp.split(jax.nn.softplus(params) + 1e-6, 2, axis=-1)
         return above / (above + below)
 
@@ -300,11 +300,14 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
             )
         case spaces.Box(shape):
             if len(shape) != 1:
-                raise ValueError(f"continuous actions need one axis; this space has shape {shape}")
+                raise ValueError(
+                    f"continuous actions must have one axis, but this space has shape {shape}. "
+                    f"Flatten the actions."
+                )
             if continuous == "beta" and not space.bounded:
                 raise ValueError(
-                    "network.distribution = beta needs actions with bounds, and these have none: "
-                    "use gaussian"
+                    "network.distribution = beta needs bounded actions, but these are unbounded. "
+                    "Use gaussian."
                 )
             return of_vector(continuous, shape[0])
         case spaces.Dict(parts):
@@ -313,7 +316,7 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
                 pack=_identity,
                 unpack=_identity,
             )
-    raise ValueError(f"no distribution over {space}")
+    raise ValueError(f"unknown action space {space}. Use Box, Discrete, MultiDiscrete or Dict.")
 
 
 def parameter_kinds(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:

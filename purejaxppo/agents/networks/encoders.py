@@ -196,7 +196,7 @@ class Encoder(nn.Module):
                 )
             case spaces.Discrete(n):
                 return jax.nn.one_hot(obs, n)
-            case spaces.MultiDiscrete(nvec) if len(set(nvec)) == 1:  # of hundreds of ids, too
+            case spaces.MultiDiscrete(nvec) if len(set(nvec)) == 1:  # may have hundreds of ids
                 return jax.nn.one_hot(obs, nvec[0]).reshape((*obs.shape[:-1], -1))
             case spaces.MultiDiscrete(nvec):
                 return jnp.concatenate(
@@ -241,7 +241,7 @@ def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
         alternative = "cnn_small" if shorter_side >= smallest(SMALL) else "mlp"
         raise ValueError(
             f"network.encoder = {config.encoder} needs images of at least {min_side} x {min_side} "
-            f"pixels; these are {height} x {width}: use {alternative}"
+            f"pixels, but these are {height} x {width}. Use {alternative}."
         )
     return config.encoder
 

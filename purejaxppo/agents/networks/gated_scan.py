@@ -31,18 +31,18 @@ Cell = Callable[[Arrays, Array, Array, Tree], Arrays]
 class SequenceInputs(NamedTuple):
     """Inputs of a sequence."""
 
-    kernel: Array  # [H, GH] of h
+    kernel: Array  # [H, G H], multiplies h
     params: Tree  # of the cell
     carry: Arrays  # [N, H] each, before the first step
-    inputs: Array  # [T, N, GH] the terms of x, with their biases
-    start: Array  # [T, N] bool; a carry before a start is 0
+    inputs: Array  # [T, N, G H] contributions of x, with biases
+    start: Array  # [T, N] bool; the carry is reset to 0 there
 
 
 class Slopes(NamedTuple):
     """Derivatives of one array of a carry, per unit."""
 
-    carry: Arrays  # [T, N, H] by each array of the carry before
-    terms: Array  # [T, N, GH] by the terms of h
+    carry: Arrays  # [T, N, H] with respect to each array of the previous carry
+    terms: Array  # [T, N, G H] with respect to the contributions of h
 
 
 def gru(carry: Arrays, from_h: Array, from_x: Array, bias: Array) -> Arrays:

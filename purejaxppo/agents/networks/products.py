@@ -36,7 +36,9 @@ def dot_general(
         dimension_numbers: of the product.
         precision: of the product.
     """
-    as_it_is = weight.shape[-1] == 1 or weight.size > LARGEST_WEIGHT  # a vector's product is fast
+    as_it_is = (
+        weight.shape[-1] == 1 or weight.size > LARGEST_WEIGHT
+    )  # products with vectors are fast
     if platforms.is_accelerated() or as_it_is:
         return lax.dot_general(x, weight, dimension_numbers, precision)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -58,7 +60,7 @@ def _product_jvp(precision: Any, primals: Any, tangents: Any) -> tuple[Array, Ar
     if not isinstance(dx, jax.custom_derivatives.SymbolicZero):
         parts.append(jnp.matmul(dx, weight, precision=precision))
     if not isinstance(d_weight, jax.custom_derivatives.SymbolicZero):
-        # The barrier keeps the compiler from undoing the transpose.
+        # The barrier prevents the compiler from removing the transpose.
         by_columns = lax.optimization_barrier(x.T)
         parts.append(jnp.matmul(by_columns.T, d_weight, precision=precision))
     return y, sum(parts[1:], parts[0]) if parts else jnp.zeros_like(y)

@@ -79,12 +79,15 @@ def init(torso: Any, space: spaces.Space, field: str) -> Callable[[Key], Params]
     params = tracing.check(parameters, field, "(key, obs)", jax.random.key(0))
     if isinstance(params, dict) and "params" in params and len(params) > 1:
         other = next(name for name in params if name != "params")
-        raise ValueError(f"{field} has variables {other!r}, but only parameters are supported")
+        raise ValueError(
+            f"{field} has variables {other!r}, but only parameters are supported. Use layers "
+            f"without other variables, such as LayerNorm instead of BatchNorm."
+        )
     shape = tracing.check(torso.apply, field, "(params, obs)", params, obs)
     if len(getattr(shape, "shape", ())) != 2 or not jnp.issubdtype(shape.dtype, jnp.floating):
         raise ValueError(
-            f"{field} gives {tracing.shapes_of(shape)} for one observation, and not features "
-            f"float32 [1, F]"
+            f"{field} returns {tracing.shapes_of(shape)} for one observation. Return features, "
+            f"float32 [1, F]."
         )
     return jax.custom_batching.sequential_vmap(parameters)
 

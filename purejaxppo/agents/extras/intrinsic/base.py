@@ -18,10 +18,10 @@ from purejaxppo.types import RunningStats
 class BonusRows(NamedTuple):
     """Rows of a rollout that an intrinsic reward uses."""
 
-    obs: Obs  # [T, N, ...] as the policy sees it
-    next_obs: Obs  # [T, N, ...] after the step: the true last one where an episode ends
+    obs: Obs  # [T, N, ...] as the network gets it
+    next_obs: Obs  # [T, N, ...] after the step; the true last one where an episode ends
     action: Action  # [T, N, ...]
-    valid: Array  # [T, N] bool: False also where next_obs is of the next episode
+    valid: Array  # [T, N] bool: also False where next_obs belongs to the next episode
 
 
 class Intrinsic(NamedTuple):

@@ -98,9 +98,7 @@ def make(
     def errors(params: Params, rows: BonusRows) -> tuple[Array, Array]:
         out: Any = module.apply({"params": params}, rows.obs, rows.next_obs, rows.action)
         error, dist_params = out
-        dist_params = jnp.where(
-            log_std, 0.0, dist_params
-        )  # the squared error of continuous actions
+        dist_params = jnp.where(log_std, 0.0, dist_params)  # squared error for continuous actions
         inverse = -distribution.log_prob(dist_params, rows.action)
         return error, (1.0 - FORWARD) * inverse + FORWARD * error
 
