@@ -1,4 +1,4 @@
-"""The forms for accelerators give the numbers of those for a CPU; both are computed on one here."""
+"""Forms of functions for accelerators and for CPUs give equal results; both run on a CPU."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ OBS, ACTION = spaces.Box((3,)), spaces.Discrete(2)
 
 
 def on(platform, function, *args):
-    """`function`(*args), traced for a platform."""
+    """Return `function`(*args), traced for a platform."""
 
     def traced(*args):
         with platforms.tracing_for(platform):
@@ -33,7 +33,7 @@ def on(platform, function, *args):
 
 
 def both(function, *args):
-    """`function`(*args) in both forms."""
+    """Return `function`(*args) in both forms."""
     return on("cpu", function, *args), on("gpu", function, *args)
 
 
@@ -42,7 +42,7 @@ def assert_near(one, other, tolerance=2e-5):
 
 
 def lowered(platform, function, *args):
-    """The text of `function`'s program for a platform."""
+    """Return the text of `function`'s program for a platform."""
 
     def traced(*args):
         with platforms.tracing_for(platform):
@@ -120,7 +120,7 @@ def test_gradients_of_gated_units_equal_those_of_flax_cells(kind, dtype, toleran
 
 
 def a_memory(kind, length, dtype="float32"):
-    """A memory of 5 units, its (params, carry, x), none of them 0, and starts [length, 2]."""
+    """Return a recurrent cell of 5 units, nonzero (params, carry, x), and starts [length, 2]."""
     memory = cells.CELLS[kind](5, parent=None)
     keys = jax.random.split(jax.random.key(1), 4)
     zeros = jax.tree.leaves(memory.initial_carry((2,), 5))
@@ -133,7 +133,7 @@ def a_memory(kind, length, dtype="float32"):
 
 
 def distance(out, after):
-    """A number that depends on all outputs and on the last carry."""
+    """Return a number that depends on all outputs and on the last carry."""
     return jnp.sum(jnp.sin(3 * out)) + sum(jnp.sum(x**2) for x in jax.tree.leaves(after))
 
 

@@ -1,4 +1,4 @@
-"""Masks of actions by hand."""
+"""Action masks, hand-worked."""
 
 from functools import partial
 

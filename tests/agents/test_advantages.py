@@ -1,4 +1,4 @@
-"""Generalised advantage estimation: by hand, at its limits, and against a plain loop."""
+"""Generalised advantage estimation: hand-worked, in the limits of lambda, and against a loop."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.toy
 
 
 def arguments(reward, value, terminated, truncated, valid):
-    """Those of `gae`, from lists or arrays [T] or [T, N]; values have one row more."""
+    """Return the arguments of `gae` from lists or arrays [T] or [T, N]; values have T + 1 rows."""
     columns = [
         np.asarray(x, dtype).reshape(len(x), -1)
         for x, dtype in [
@@ -34,12 +34,12 @@ def arguments(reward, value, terminated, truncated, valid):
 
 
 def as_it_is(function):
-    """The function."""
+    """Return the function."""
     return function
 
 
 def run(reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=as_it_is):
-    """Advantages by `gae`, as an array."""
+    """Return the advantages of `gae` as an array."""
     rows = arguments(reward, value, terminated, truncated, valid)
     return np.asarray(variant(gae)(*rows, gamma=gamma, gae_lambda=gae_lambda)[0])
 
@@ -47,7 +47,7 @@ def run(reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=
 def run_vtrace(
     ratio, reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=as_it_is
 ):
-    """Advantages and targets of `off_policy` as two arrays; ratios are current / behaviour."""
+    """Return advantages and targets of `off_policy` as arrays; ratios are current / behaviour."""
     rows = arguments(reward, value, terminated, truncated, valid)
     reward, value, next_value, terminated, done, valid = rows
     log_ratio = jnp.log(jnp.asarray(np.asarray(ratio, np.float32).reshape(reward.shape)))
@@ -69,12 +69,12 @@ def run_vtrace(
 
 
 def targets(value, correction):
-    """What values [T + 1, N] and what is added to them make, in float32."""
+    """Return values [T + 1, N] plus advantages, in float32."""
     return np.asarray(value, np.float32)[:-1] + np.asarray(correction, np.float32)
 
 
 def auto_reset_rows(rng, length, num_envs, p_terminated=0.1, p_truncated=0.1):
-    """Random flags [T, N] under next-step auto-reset: each end is followed by one reset row."""
+    """Return random flags [T, N] with next-step auto-reset: a reset row after each end."""
     terminated, truncated, valid = np.zeros((3, length, num_envs), bool)
     done = rng.random(num_envs) < 0.3
     for t in range(length):
@@ -152,12 +152,12 @@ class TestByHand(chex.TestCase):
         rows = [1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1]
         advantage, target = run_vtrace([0.5, 0.5, np.nan, 2], *rows, 0.9, 0.9, self.variant)
         assert np.all(np.isfinite(advantage)) and advantage[2, 0] == 0
-        assert np.all(np.isfinite(target)) and target[2, 0] == 1  # its value
+        assert np.all(np.isfinite(target)) and target[2, 0] == 1  # the value itself
 
     @chex.all_variants(with_pmap=False)
     def test_vtrace_ignores_actions_that_the_policy_no_longer_takes(self):
-        # Row 0's action is impossible by now: its value's target stays, and its advantage does not
-        # depend on that.
+        # The action of row 0 now has probability 0. Its value target is its value; its advantage
+        # does not change.
         rows = [5, 1], [2, 2, 2], [0, 0], [0, 0], [1, 1]
         advantage, target = run_vtrace([1e-30, 1], *rows, 0.5, 0.5, self.variant)
         np.testing.assert_allclose(target[:, 0], [2, 2], atol=1e-6)
@@ -244,7 +244,7 @@ def test_vtrace_clips_ratios_above_one(random_rows):
 
 
 def test_vtrace_targets_equal_the_sum_in_the_paper(random_rows):
-    """Its equation 1, term by term: v + sum over s of gamma^(s-t) (product of c) rho delta."""
+    """Equation 1: v + sum over s of gamma^(s-t) (product of c) rho delta."""
     reward, value, terminated, truncated, valid = random_rows
     ratio = np.random.default_rng(2).uniform(0.2, 2, reward.shape)
     gamma, gae_lambda, rho = 0.97, 0.9, np.minimum(ratio, 1)

@@ -1,4 +1,4 @@
-"""Memories against flax's cells, a numpy loop, and episodes computed apart."""
+"""Recurrent cells against Flax, a numpy loop, and separately computed episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ KINDS = sorted(cells.CELLS)
 
 
 def make(kind, key, span=0):
-    """(apply, params, carry of nonzero numbers, x [T, N, F])."""
+    """Return (apply, params, carry of nonzero numbers, x [T, N, F])."""
     module = cells.CELLS[kind](H, span)
     x = jax.random.normal(key, (T, N, F))
     zeros = module.initial_carry((N,), H)
@@ -65,7 +65,7 @@ def test_single_steps_equal_the_unrolled_sequence(kind, key):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_and_gradients_equal_those_of_separate_episodes(kind, key):
-    """Environment 0 begins an episode at step 0 and one at step 3, 1 only at 5, 2 at no step."""
+    """Environment 0 starts episodes at steps 0 and 3, environment 1 at 5, environment 2 never."""
     apply, params, carry, x = make(kind, key)
     start = np.zeros((T, N), bool)
     start[0, 0] = start[3, 0] = start[5, 1] = True
@@ -97,7 +97,7 @@ def test_outputs_and_gradients_equal_those_of_separate_episodes(kind, key):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_initial_gates_remember_up_to_the_span(kind, key):
-    """With no input, what is held fades as σ(b)ᵗ: 1 / e is left after 1 to `span` steps."""
+    """Without input, the carry decays as σ(b)ᵗ: to 1 / e after 1 to `span` steps."""
     module = cells.CELLS[kind](64, 100)
     x, start = jnp.zeros((1, 1, F)), jnp.zeros((1, 1), bool)
     carry = jax.tree.map(jnp.ones_like, module.initial_carry((1,), 64))

@@ -1,4 +1,4 @@
-"""Both forms of convolution and pooling against loops in numpy, and against each other."""
+"""Both forms of convolution and pooling against numpy loops, and against each other."""
 
 import itertools
 
@@ -13,7 +13,7 @@ FORMS = {"batch_last": convolutions.BATCH_LAST, "lax": convolutions.LAX}
 
 
 def padded(x, window, stride, value):
-    """Images with what `SAME` adds: the larger half of an odd number goes after."""
+    """Return images with `SAME` padding: the larger half of an odd padding is at the end."""
     pads = []
     for size in x.shape[1:3]:
         total = max((-(-size // stride) - 1) * stride + window - size, 0)
@@ -22,7 +22,7 @@ def padded(x, window, stride, value):
 
 
 def windows(x, window, stride):
-    """((row, column), pixels [B, window, window, C]) for every window that fits."""
+    """Return ((row, column), pixels [B, window, window, C]) for every window."""
     counts = [(size - window) // stride + 1 for size in x.shape[1:3]]
     for i, j in itertools.product(*map(range, counts)):
         top, left = i * stride, j * stride
@@ -50,7 +50,7 @@ def numpy_max_pool(x):
 
 
 def by(form, function):
-    """`function` of images in the form's layout as one of [B, H, W, C]."""
+    """Convert a function of images in the form's layout to one of images [B, H, W, C]."""
     return jax.jit(lambda x, *args: form.leave(function(form.enter(x, False), *args)))
 
 

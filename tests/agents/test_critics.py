@@ -1,4 +1,4 @@
-"""Critics: what their outputs mean, by hand, and that PopArt keeps its values."""
+"""Critics: decoded values and losses, hand-worked; PopArt does not change values."""
 
 from functools import partial
 
@@ -242,7 +242,7 @@ def test_targets_beyond_the_histogram_are_clipped_to_its_ends_and_counted():
 
 
 def test_opposite_bins_cancel_exactly_in_the_value():
-    """Unlearned bins far out stand for 160,000: opposite ones cancel exactly."""
+    """Outer bins stand for 160,000. Before learning, opposite bins cancel exactly."""
     critic = critics.make(PPOConfig(critic="hl_gauss"))
     assert critic.gain == 0.0
     outputs = jax.random.normal(jax.random.key(0), (critics.BINS,))

@@ -143,7 +143,7 @@ def test_parts_of_a_multidiscrete_action_are_drawn_independently(key):
 
 @pytest.fixture
 def mixed():
-    """A space of a choice and a vector."""
+    """Return a space of a discrete and a continuous part."""
     return spaces.Dict.of({"move": spaces.Box((2,), -1.0, 1.0), "button": spaces.Discrete(3)})
 
 
@@ -184,7 +184,7 @@ def test_the_mode_of_a_beta_is_its_peak_or_the_middle_of_a_uniform_one():
     dist = distributions.beta(1)
 
     def mode(a, b):
-        """Of concentrations 1 + a and 1 + b."""
+        """Return the mode for concentrations 1 + a and 1 + b."""
         params = np.log(np.expm1(np.array([a, b], np.float64)))
         return dist.mode(jnp.asarray(params, jnp.float32))[0]
 

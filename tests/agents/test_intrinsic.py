@@ -1,4 +1,4 @@
-"""Curiosity: surprised by what is new, less and less by what is not."""
+"""Intrinsic rewards: high for new observations, lower for known ones."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def make(kind, action=None, **settings):
 
 
 def moves(key, shift=0.0):
-    """Action 1 adds 1 to the first number, action 0 takes 1 off; the third is noise."""
+    """Action 1 adds 1 to the first number, action 0 subtracts 1; the third number is noise."""
     keys = jax.random.split(key, 3)
     obs = jax.random.normal(keys[0], (T, N, 3)) + shift
     action = jax.random.randint(keys[1], (T, N), 0, 2)
@@ -83,7 +83,7 @@ def test_invalid_rows_do_not_affect_the_bonus(kind, key):
 
 
 def rows_of(errors, valid=None):
-    """Rows [T, N] of a bonus whose errors are the observations."""
+    """Return rows [T, N] of a bonus whose errors are the observations."""
     errors = jnp.asarray(errors, jnp.float32)
     valid = jnp.ones(errors.shape, bool) if valid is None else jnp.asarray(valid)
     return intrinsic.BonusRows(errors, errors, errors, valid)
@@ -91,7 +91,7 @@ def rows_of(errors, valid=None):
 
 @pytest.fixture(scope="module")
 def given():
-    """A bonus whose errors are the observations."""
+    """Return a bonus whose errors are the observations."""
     return from_error(
         lambda key: {"w": jnp.zeros(1)},
         lambda params, rows: (rows.next_obs, rows.next_obs + params["w"]),
@@ -101,7 +101,7 @@ def given():
 
 @pytest.mark.toy
 def test_errors_are_divided_by_the_standard_deviation_of_their_returns(given):
-    """Returns are 1, 1.99 and 2.9701, of mean 1.9867 and variance 0.64689."""
+    """Returns are 1, 1.99 and 2.9701, with mean 1.9867 and variance 0.64689."""
     rows = rows_of([[1], [1], [1]])
     state, returns = given.track(given.init(jax.random.key(0)), jnp.zeros(1), rows, alone)
     np.testing.assert_allclose(returns, [2.9701], rtol=1e-6)
@@ -112,7 +112,7 @@ def test_errors_are_divided_by_the_standard_deviation_of_their_returns(given):
 
 
 def test_bonus_equals_a_loop_over_all_steps(given):
-    """Returns continue across rollouts, and rows that are not valid change nothing."""
+    """Returns continue across rollouts. Invalid rows change nothing."""
     rng = np.random.default_rng(0)
     state, carried = given.init(jax.random.key(0)), jnp.zeros(3)
     returns, seen = np.zeros(3), []
@@ -137,7 +137,7 @@ def test_the_target_network_of_rnd_never_changes(key):
 
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box((2,), -1.0, 1.0)])
 def test_icm_learns_to_predict_the_action(action, key):
-    """Its loss is 0.8 of the inverse model's, which starts near log 2 or the Gaussian's own."""
+    """The loss is 0.8 of the inverse model's, which starts near log 2 or the Gaussian's entropy."""
     made, rows = make("icm", action, num_epochs=4), moves(key)
     if isinstance(action, spaces.Box):
         continuous = 2.0 * rows.action[..., None] - jnp.ones(2)

@@ -1,4 +1,4 @@
-"""Loss terms by hand."""
+"""Losses, hand-worked."""
 
 import chex
 import jax

@@ -135,7 +135,7 @@ def test_separate_torsos_share_nothing_and_a_shared_one_feeds_both(key):
     separate, shared = make(torso="separate"), make(torso="shared")
 
     def touched(network):
-        """Names of the parts that a gradient of the value alone reaches."""
+        """Return the names of the parameters with a gradient of the value."""
         params = network.init(key)
         gradient = jax.jit(jax.grad(lambda params: forward(network, params, obs)[1].sum()))
         grads = gradient(params)

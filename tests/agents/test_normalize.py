@@ -1,4 +1,4 @@
-"""Running statistics against numpy over everything seen."""
+"""Running statistics against numpy over all rows."""
 
 import itertools
 from functools import partial

@@ -1,4 +1,4 @@
-"""Objectives by hand, users' own too; and one sentence about what is none."""
+"""Policy losses, hand-worked, and custom ones; errors for invalid ones."""
 
 import chex
 import jax

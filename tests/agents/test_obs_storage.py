@@ -1,4 +1,4 @@
-"""Windows put together from their series are the windows that would have been kept."""
+"""Windows assembled from their series equal the original windows."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,8 +42,8 @@ def recording(window, slide, shape=(), seed=0):
     for _ in range(LENGTH):
         new = rng.normal(size=(NUM_ENVS, slide, *shape)).astype(np.float32)
         now = np.concatenate([obs[-1][:, slide:], new], axis=1)
-        # The first environment never ends, the second at once and always. What breaks begins anew
-        # at once, and what ends a row later.
+        # Environment 0 never ends, environment 1 ends in every step. After a divergence, a new
+        # episode starts in the same row; after an end, one row later.
         ends = (rng.random(NUM_ENVS) < [0, 1, 0.04, 0.1, 0.3]) & ~done
         broken = ends & (rng.random(NUM_ENVS) < 0.5)
         anew = done | broken
@@ -56,7 +56,7 @@ def recording(window, slide, shape=(), seed=0):
 
 
 def store(window, slide, obs, start, fresh, place):
-    """Row by row, as a rollout does: (storage, series, rows [T + 1, N])."""
+    """Store rows one by one, as a rollout does; return (storage, series, rows [T + 1, N])."""
     storage = obs_storage.WindowedObs(window, slide, lambda place: (jnp.asarray(fresh), place))
 
     def append(series, row):
@@ -120,7 +120,7 @@ def test_only_windows_with_known_starts_are_stored_as_series(space, known, kind)
 
 @dataclass(frozen=True)
 class Walk:
-    """The last 9 places of a random walk that actions push; one that leaves the track breaks."""
+    """The last 9 positions of a random walk. Far up it diverges, far down it ends."""
 
     action = Box((1,), -1.0, 1.0)
     observation = Box((9,), slide=1)
@@ -128,12 +128,12 @@ class Walk:
     cheap_reset = False
 
     def reset(self, key):
-        """A window of noise."""
+        """Return a window of noise."""
         obs = jax.random.normal(key, (9,))
         return obs, obs
 
     def step(self, key, state, action):
-        """A step; too far up it breaks, too far down it ends."""
+        """Step the walk; far up it diverges, far down it ends."""
         place = state[-1] + 0.3 * jax.random.normal(key) + 0.5 * action[0]
         place = jnp.where(place > 1.7, jnp.nan, place)
         state = jnp.append(state[1:], place)
@@ -141,7 +141,7 @@ class Walk:
 
 
 class Paid(Wrapper):
-    """Twice the reward."""
+    """Double rewards."""
 
     def step(self, key, state, action):
         state, out = self.task.step(key, state, action)
@@ -149,13 +149,13 @@ class Paid(Wrapper):
 
 
 class Kept(Paid):
-    """Declares that its windows slide."""
+    """Declare sliding windows."""
 
     keeps_windows = True
 
 
 class Scaled(Wrapper):
-    """Observations over a scale that grows with every step."""
+    """Scale observations by a number that grows with every step."""
 
     def reset(self, key):
         state, obs = self.task.reset(key)
@@ -168,13 +168,13 @@ class Scaled(Wrapper):
 
 
 class Wrong(Scaled):
-    """Declares that its windows slide, and they do not."""
+    """Declare sliding windows that do not slide."""
 
     keeps_windows = True
 
 
 class Noisy(Wrapper):
-    """Observations with noise."""
+    """Add noise to observations."""
 
     def step(self, key, state, action):
         state, out = self.task.step(key, state, action)
@@ -182,7 +182,7 @@ class Noisy(Wrapper):
 
 
 def repeated(task):
-    """Each action twice."""
+    """Repeat each action."""
     return ActionRepeat(task, 2)
 
 
@@ -261,7 +261,7 @@ def test_a_task_whose_windows_move_by_another_slide_is_rejected(slide):
 
 
 def walk_parts(config, series):
-    """The parts of a training on walks, which stores their series, or else their windows."""
+    """Return the parts of a training run on walks that stores series, or else windows."""
     parts = make_parts(config)
     task = TimeLimit(Walk(), 17)
     env = VectorEnv(task, parts.env.spec.num_envs, fresh_every_step=False)
@@ -285,18 +285,18 @@ def config(make_config):
 
 @pytest.fixture(scope="module")
 def series(config):
-    """Of a training that stores windows as series: parts, and compiled programs."""
+    """Return the parts and compiled programs of a run that stores windows as series."""
     return compiled(config, series=True)
 
 
 def compiled(config, series):
-    """(parts, program that begins, program that trains)."""
+    """Return (parts, initial program, training program)."""
     parts = walk_parts(config, series)
     return parts, jax.jit(init_program(parts)), jax.jit(train_program(parts))
 
 
 def train(programs, chunks, state=None):
-    """(state, metrics) after so many chunks of updates."""
+    """Return (state, metrics) after some chunks of updates."""
     parts, init, chunk = programs
     if state is None:
         state = init(jax.random.key(1), shard_ids(parts))
@@ -324,7 +324,7 @@ def test_training_on_series_equals_training_on_full_windows(config, series, shar
     series = series if shards == 1 else compiled(config, series=True)
     one, metrics = train(series, [6])
     other, expected = train(compiled(config, series=False), [6])
-    # Walks were cut, ended and broke within rollouts, and went on from one to the next.
+    # Walks were truncated, ended and diverged within rollouts, and continued in the next one.
     assert metrics.episodes.diverged > 5
     assert metrics.episodes.count > 20
     assert one.agent.obs_stats.count == metrics.env_steps

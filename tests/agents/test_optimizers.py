@@ -1,4 +1,4 @@
-"""Optimisers over one vector, schedules, and what the divergence decides."""
+"""Optimisers over one vector, schedules, and the effect of the KL divergence."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ def params(key):
 
 
 def step(params, gradient, steps=2, kl=0.0, first=False, rate=1e-3, **config):
-    """What an optimiser of ours makes of gradients as trees."""
+    """Return the updates of an optimiser of the package for gradients as trees."""
     config = PPOConfig(**config)
     flat, _ = optimizers.flatten(params)
     optimizer = optimizers.make(config, params)
@@ -158,7 +158,7 @@ def test_schedules_by_hand(name, values):
 
 
 def test_the_first_update_of_a_warm_up_has_a_nonzero_rate():
-    """Ten updates, a warm-up of four: 1/4, 2/4, 3/4 and 4/4 of the rate, not 0 to 3/4."""
+    """Ten updates with a warm-up of four have 1/4, 2/4, 3/4 and 4/4 of the rate, not 0 to 3/4."""
     config = PPOConfig(
         learning_rate=0.1, learning_rate_schedule="constant", learning_rate_warmup=0.4
     )

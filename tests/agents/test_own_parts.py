@@ -1,4 +1,4 @@
-"""Estimators, bonuses, distributions, optimisers and schedules of users' own."""
+"""Custom estimators, bonuses, distributions, optimisers and schedules."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The update's parts: minibatches, normalised advantages, schedules, one loss by hand."""
+"""Functions of the update: minibatches, normalised advantages, schedules, a hand-worked loss."""
 
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ def identity(x):
 
 
 def hyperparams(config, updates=1):
-    """The tunable floats of a run of so many updates."""
+    """Return the tunable floats of a run with this number of updates."""
     run = Config(ppo=config)
     return schedules.make_hyperparams(replace(run, total_timesteps=updates * run.steps_per_update))
 
@@ -119,7 +119,7 @@ def test_linear_schedules_fall_to_zero_and_constant_schedules_stay_constant():
 
 @pytest.fixture
 def three_rows():
-    """Outputs and batch of two valid rows and one that is not."""
+    """Return outputs and batch of two valid rows and an invalid one."""
     evaluation = ppo.MinibatchOutputs(
         log_prob=jnp.log(jnp.array([0.5, 0.2, 0.9])),
         entropy=jnp.array([1.0, 2.0, 50.0]),
@@ -173,7 +173,7 @@ def test_approx_kl_and_clipfrac_count_only_the_original_rows(three_rows):
 
 @pytest.fixture
 def line():
-    """A one-parameter 'network' whose value is w x, with a batch of 4 x 2 rows."""
+    """Return a network with one parameter w and the value w x, and a batch of 4 x 2 rows."""
 
     def evaluate(params, rows):
         zeros = jnp.zeros_like(rows.value)
@@ -196,7 +196,7 @@ def line():
 
 
 def make_loss(evaluate, config):
-    """PPO's loss of what `evaluate` says, as `ppo.Update` takes it."""
+    """Return PPO's loss of the outputs of `evaluate`, as in `ppo.Update`."""
     hp, objective = hyperparams(config), objectives.OBJECTIVES[config.objective]
     return lambda params, rows: ppo.ppo_loss(evaluate(params, rows), rows, hp, objective=objective)
 
@@ -273,7 +273,7 @@ def test_a_minibatch_without_valid_rows_takes_no_step_and_adds_no_loss(line, key
     params, opt_state, parts = improve((evaluate, empty), key, num_minibatches=4, num_epochs=2)
     assert params["w"] == opt_state.count == opt_state.mu[0] == 0
     assert all(x == 0 for x in jax.tree.leaves(parts))
-    # One of two: the other one's step is made, and losses are its own.
+    # One of two is skipped: the other step is taken, and the losses are those of the other.
     half = batch._replace(valid=batch.valid & (jnp.arange(len(batch.valid)) < 1))
     _, opt_state, parts = improve((evaluate, half), key, num_minibatches=2)
     assert opt_state.count == 1 and parts.epochs == 0.5 and parts.value_loss > 0
@@ -318,7 +318,7 @@ def test_flattened_parameters_are_padded_to_simd_rows_and_restored(size):
 
 
 def test_only_steps_after_the_first_on_a_rollout_raise_the_adaptive_rate(line, key):
-    """The line's divergence is 0 throughout: only steps after a rollout's first make it faster."""
+    """The KL divergence is always 0. Only steps after the first on a rollout increase the rate."""
     for epochs, minibatches, factor in [(1, 2, 1.5), (2, 1, 1.5), (2, 2, 1.5**3)]:
         sizes = {"num_epochs": epochs, "num_minibatches": minibatches, "max_learning_rate": 1.0}
         _, opt_state, _ = improve(line, key, learning_rate_schedule="adaptive", **sizes)
@@ -346,7 +346,7 @@ def test_only_parameters_with_limits_are_projected():
 
 
 def test_every_gradient_step_ends_within_the_limits(line, key):
-    """Towards w = 2 in steps of almost 0.1, and no further than 0.25."""
+    """Steps of almost 0.1 go towards w = 2; the limit is 0.25."""
     evaluate, batch = line
     config = PPOConfig(
         learning_rate=0.1, num_minibatches=1, num_epochs=6, vf_coef=1.0, max_grad_norm=0.0

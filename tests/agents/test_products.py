@@ -1,4 +1,4 @@
-"""Products of dense layers have the values and the derivatives of numpy's, in every mode."""
+"""Matrix products of dense layers have the values and derivatives of numpy, in every mode."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A shuffle is a random order: every one is as likely, in either platform's form."""
+"""Shuffles are random orders: all are equally likely, in both forms."""
 
 import itertools
 

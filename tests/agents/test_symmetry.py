@@ -1,4 +1,4 @@
-"""Mirrors: gradients of both halves, losses of symmetric policies, and raw observations."""
+"""Mirrors: gradients of both halves, losses of symmetric policies, observations unnormalised."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ PLAIN = {
 
 
 def experience_of(parts, key, stats=None):
-    """An agent (with other observation statistics), a rollout of it, its batch; hyperparameters."""
+    """Return an agent, with other observation statistics; a rollout, its batch; hyperparameters."""
     state = jax.jit(partial(learner.init_state, parts))(key, 0)
     agent = state.agent if stats is None else state.agent.replace(obs_stats=stats)
     rollout = jax.jit(partial(learner.collect, parts))(agent, state.rollout, key, 0.0)
@@ -49,19 +49,19 @@ def experience_of(parts, key, stats=None):
 
 
 def lopsided(size):
-    """Statistics of vectors [size], by which a mirrored one is not the mirror of one."""
+    """Return statistics of vectors [size] whose normalisation does not commute with a mirror."""
     return RunningStats(
         jnp.float32(10), [jnp.arange(1.0, 1 + size) / 10], [jnp.arange(2.0, 2 + size)]
     )
 
 
 def of_minibatch(function, parts, agent, hp):
-    """(params, rows) -> what `function` of the learner says of a minibatch."""
+    """Return (params, rows) -> result of a function of the learner for a minibatch."""
     return partial(function, parts, agent, normalize.init_value_stats(), hp)
 
 
 def step(parts, agent, rollout, batch, hp, key):
-    """The parameters' change by one gradient step, flat."""
+    """Return the change of the flat parameters in one gradient step."""
     params, _, losses = ppo.update_epochs(
         ppo.Update(
             loss=of_minibatch(learner.minibatch_loss, parts, agent, hp),
@@ -140,7 +140,7 @@ def test_the_symmetry_loss_is_added_with_its_coefficient(make_config, key):
 
 
 def odd(params):
-    """A tanh network's parameters without biases: its outputs turn their sign with its inputs."""
+    """Return parameters of a tanh network without biases, an odd function."""
     return jax.tree.map_with_path(
         lambda path, x: jnp.zeros_like(x) if path[-1].key == "bias" else x, params
     )

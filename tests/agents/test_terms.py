@@ -1,4 +1,4 @@
-"""Auxiliary losses of users' own: by hand, trained, swept, stored only if asked for."""
+"""Auxiliary losses: hand-worked, trained, swept, stored only on request."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def config_of(*own, **overrides):
 
 
 def trained(config, updates=1):
-    """(state, metrics) after some updates."""
+    """Return (state, metrics) after some updates."""
     parts = make_parts(config)
     state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
     return state, *jax.jit(train_program(parts))(state, make_hyperparams(config), updates)
@@ -53,7 +53,7 @@ def test_auxiliary_losses_by_hand():
     np.testing.assert_allclose(found["small_features"], [5.0, 2.0])
     np.testing.assert_allclose(found["reward_error"], [3.5**2, 3.5**2])
     np.testing.assert_allclose(found["next_position"], [(2 - 2) ** 2, (1 - 3) ** 2], atol=1e-5)
-    # The next row of the second one is of another episode: only the third term reads it.
+    # The next row of the second one is of another episode: only the third loss reads it.
     ends = batch._replace(
         extra=batch.extra | {auxiliary_losses.HAS_NEXT_OBS: jnp.array([True, False])}
     )
@@ -153,7 +153,7 @@ def test_loss_coefficients_can_vary_within_one_program():
         )
     errors = both.curves.extras["losses/small_features"]
     assert errors.shape == both.curves.env_steps.shape
-    assert errors[1, -1] < errors[0, -1]  # the weighed one is learned
+    assert errors[1, -1] < errors[0, -1]  # the loss with a coefficient is learned
     with pytest.raises(ValueError, match=r"ppo.terms has 1: give an array for each"):
         hyperparams(config, term_coefs=[jnp.zeros(2), jnp.zeros(2)])
 

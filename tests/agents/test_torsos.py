@@ -1,4 +1,4 @@
-"""Torsos of users' own, behind the library's heads."""
+"""Custom torsos in front of the built-in heads."""
 
 import jax
 import jax.numpy as jnp
