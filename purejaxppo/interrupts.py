@@ -72,14 +72,14 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.take(number)
+        self.store(number)
         self._restore_handlers(signal.SIGINT)
         if not self.is_repeat(number):
             self._restore_handlers(signal.SIGTERM)
             if number == signal.SIGTERM:
                 signal.raise_signal(number)
 
-    def take(self, number: int) -> None:
+    def store(self, number: int) -> None:
         """Store the first signal."""
         if self.signal is None:
             self.signal, self._since = signal.Signals(number).name, time.monotonic()
@@ -137,7 +137,7 @@ def _read_signals(read: int) -> None:
             continue
         if _ACTIVE and interrupt is None:
             interrupt = _ACTIVE[-1]
-            interrupt.take(
+            interrupt.store(
                 number[0]
             )  # the signal may have arrived before its handler was installed
             if number[0] == signal.SIGINT:  # Ctrl-C

@@ -150,8 +150,8 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
         diagnostics.check_extras(metrics, parts.metric_names)
         return state, jax.tree.map(jnp.add, total, metrics)
 
-    none = diagnostics.zero_metrics(parts.metric_names)
-    return jax.lax.fori_loop(0, num_updates, body, (state, none))
+    zeros = diagnostics.zero_metrics(parts.metric_names)
+    return jax.lax.fori_loop(0, num_updates, body, (state, zeros))
 
 
 def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:

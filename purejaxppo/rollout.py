@@ -43,17 +43,17 @@ class StepRow(NamedTuple):
 
 
 def begin_episodes(
-    env: Env, begun: tuple[EnvState, Obs], initial_carry: InitialCarry
+    env: Env, first: tuple[EnvState, Obs], initial_carry: InitialCarry
 ) -> RolloutState:
     """Return the state of N environments before their first step.
 
     Args:
         env: the environments.
-        begun: result of their `reset`, (state, obs [N, ...]).
+        first: result of their `reset`, (state, obs [N, ...]).
         initial_carry: batch shape -> recurrent carry.
     """
     n = env.spec.num_envs
-    env_state, obs = begun
+    env_state, obs = first
     return RolloutState(
         env=env_state,
         obs=obs,

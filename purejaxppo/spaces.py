@@ -172,11 +172,11 @@ def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
         yield np.asarray(tree)
 
 
-Part = tuple[tuple[str, ...], np.ndarray]
+NamedArray = tuple[tuple[str, ...], np.ndarray]
 """Path of an array in an observation space, and its value in one environment."""
 
 
-def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
+def diverged_value(reward: np.ndarray, obs: Iterable[NamedArray]) -> str:
     """Return the first diverged value of a step, such as observation[2] = 1.9e12; "" if none.
 
     Args:
@@ -190,21 +190,21 @@ def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
         diverged = np.argwhere(~(np.abs(values) <= LARGEST))
         if len(diverged):
             index = tuple(diverged[0].tolist())
-            return f"{indexed(_called(path), index)} = {plain(values[index])}"
+            return f"{element_name(_array_name(path), index)} = {short_number(values[index])}"
     return ""
 
 
-def indexed(name: str, index: tuple[int, ...]) -> str:
+def element_name(name: str, index: tuple[int, ...]) -> str:
     """Return the name of an array element, such as observation[0, 2]."""
     return f"{name}[{', '.join(map(str, index))}]" if index else name
 
 
-def plain(number: float) -> str:
+def short_number(number: float) -> str:
     """Return a number with three digits, such as 1.9e12."""
     return f"{number:.3g}".replace("e+", "e")
 
 
-def _called(path: tuple[str, ...]) -> str:
+def _array_name(path: tuple[str, ...]) -> str:
     """Return the name of an array.
 
     The observations of multi-agent environments include the rewards, with the path ("reward",).

@@ -172,7 +172,7 @@ from purejaxppo import interrupts
 
 class Taker:
     signal = None
-    take = interrupts.Interrupt.take
+    store = interrupts.Interrupt.store
 
 read, write = os.pipe()
 os.write(write, bytes([signal.SIGTERM]))

@@ -17,7 +17,7 @@ EPSILON = 1e-8
 """Constant added to variances."""
 WARM_UP = 10_000
 """Number of rows after which values are clipped before they enter the statistics."""
-LIMIT = 100.0
+MAX_DEVIATION = 100.0
 """Distance from the mean, in standard deviations, to which these values are clipped."""
 
 
@@ -83,9 +83,9 @@ def merge_stats(
 ) -> RunningStats:
     """Merge a batch into the statistics, as `update_stats`, without the batch in memory.
 
-    After WARM_UP rows, values are clipped to LIMIT standard deviations from the mean. Then a single
-    huge value cannot scale all others to almost 0. The statistics still follow a feature that has
-    grown, within a few batches.
+    After WARM_UP rows, values are clipped to MAX_DEVIATION standard deviations from the mean. Then
+    a single huge value cannot scale all others to almost 0. The statistics still follow a feature
+    that has grown, within a few batches.
 
     Args:
         stats: so far.
@@ -93,7 +93,7 @@ def merge_stats(
         count: number of these rows.
         psum: sum over shards.
     """
-    reach = jax.tree.map(lambda var: LIMIT * jnp.sqrt(var + EPSILON), variance(stats))
+    reach = jax.tree.map(lambda var: MAX_DEVIATION * jnp.sqrt(var + EPSILON), variance(stats))
     reach = jax.tree.map(lambda x: jnp.where(stats.count < WARM_UP, jnp.inf, x), reach)
 
     def limited(rows: Tree) -> Tree:

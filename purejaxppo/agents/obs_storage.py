@@ -164,9 +164,9 @@ class WindowedObs:
 
     def read(self, buffer: Series, rows: WindowPosition) -> Array:
         """Return observations, see `FullObs.read`; as fast as reading stored windows."""
-        values = _stretches(buffer.values, rows.env, rows.first, self.window)
+        values = _slices(buffer.values, rows.env, rows.first, self.window)
         padded = jnp.concatenate([buffer.starts, jnp.zeros_like(buffer.starts)], axis=1)
-        start = _stretches(padded, rows.origin, rows.age, self.window)
+        start = _slices(padded, rows.origin, rows.age, self.window)
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
         return jnp.where(expand(old, values), start, values)
 
@@ -216,13 +216,13 @@ def before_and_after(storage: ObsStorage, rollout: Rollout) -> tuple[Obs, Obs]:
     return obs, next_entries(obs, rollout.end.obs, rollout.transitions.absent)
 
 
-def _stretches(x: Array, env: Array, first: Array, length: int) -> Array:
+def _slices(x: Array, env: Array, first: Array, length: int) -> Array:
     """Return `x[env, first : first + length]` for each pair of indices in env and first [*B]."""
 
-    def stretch(env: Array, first: Array) -> Array:
+    def slice_one(env: Array, first: Array) -> Array:
         corner: list[Array | int] = [env, first, *[0] * (x.ndim - 2)]
         return jax.lax.dynamic_slice(x, corner, (1, length, *x.shape[2:]))[0]
 
     for _ in range(env.ndim):
-        stretch = jax.vmap(stretch)
-    return stretch(env, first)
+        slice_one = jax.vmap(slice_one)
+    return slice_one(env, first)

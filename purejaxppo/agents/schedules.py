@@ -14,7 +14,7 @@ from purejaxppo.config.references import CodeRef, load
 from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import Hyperparams
 
-LAST = 0.01
+FINAL_FACTOR = 0.01
 """Final factor of an exponential schedule."""
 
 
@@ -37,8 +37,8 @@ def cosine(progress: Array) -> Array:
 
 
 def exponential(progress: Array) -> Array:
-    """Decrease exponentially from 1 to `LAST`."""
-    return LAST**progress
+    """Decrease exponentially from 1 to `FINAL_FACTOR`."""
+    return FINAL_FACTOR**progress
 
 
 def step(progress: Array) -> Array:

@@ -14,7 +14,7 @@ from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parallel import platforms
 from purejaxppo.types import Outputs, Rollout, Unroll
 
-PACKED = 2**16
+MAX_PACKED = 2**16
 """Largest number of rows that a CPU shuffles with packed sort keys. Each key then has at least 16
 random bits of 32."""
 
@@ -144,7 +144,7 @@ def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -
 
 def shuffled(key: Key, n: int) -> Array:
     """Return a random order of 0..n-1, int32 [n]."""
-    if platforms.is_accelerated() or n > PACKED:
+    if platforms.is_accelerated() or n > MAX_PACKED:
         return jnp.argsort(jax.random.bits(key, (n,)))  # 32 bits: ties are very rare
     # A CPU sorts plain numbers four times as fast, so each number contains its index in its last
     # bits. Numbers with equal random bits are next to each other in the order. At most the ends of

@@ -20,9 +20,9 @@ from purejaxppo.spaces import (
     MultiDiscrete,
     Space,
     diverged_value,
-    indexed,
+    element_name,
     leaves,
-    plain,
+    short_number,
     tree_of,
 )
 
@@ -227,14 +227,16 @@ def _check(path: tuple[str, ...], value: np.ndarray, array: Array) -> None:
     """Check that an array's values are finite, and that integers are in their space."""
     diverged = diverged_value(np.zeros(()), [(path, value)])
     if diverged:
-        raise ValueError(f"{diverged}: observations must be finite and within ±{plain(LARGEST)}.")
+        raise ValueError(
+            f"{diverged}: observations must be finite and within ±{short_number(LARGEST)}."
+        )
     (leaf,) = leaves(array.space)
     if np.dtype(leaf.dtype).kind == "f":
         return
     wrong = first_outside(value, *whole_range(array))
     if wrong is not None:
         raise ValueError(
-            f"{indexed(_name(path), wrong.at)} = {value[wrong.at]} must be an integer from "
+            f"{element_name(_name(path), wrong.at)} = {value[wrong.at]} must be an integer from "
             f"{wrong.least} to {wrong.most}."
         )
 

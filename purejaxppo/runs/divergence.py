@@ -15,14 +15,14 @@ from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.learner import Parts, begin_rollout
 from purejaxppo.parallel import processes
 from purejaxppo.rollout import step
-from purejaxppo.spaces import LARGEST, diverged_value, plain
+from purejaxppo.spaces import LARGEST, diverged_value, short_number
 from purejaxppo.streams import ENVIRONMENTS, split_keys, stream
 from purejaxppo.types import AgentState, RolloutState, TrainState
 
 log = logging.getLogger("purejaxppo")
 
 REMEDY = (
-    f"Observations and rewards must be finite and within ±{plain(LARGEST)}: scale them, "
+    f"Observations and rewards must be finite and within ±{short_number(LARGEST)}: scale them, "
     "or fix the simulator."
 )
 

@@ -8,7 +8,7 @@ from purejaxppo.runs.divergence import REMEDY, find_value
 from purejaxppo.runs.episodes import MOST_DIVERGED
 from purejaxppo.runs.rows import Row
 from purejaxppo.runs.training import Training
-from purejaxppo.spaces import LARGEST, plain
+from purejaxppo.spaces import LARGEST, short_number
 
 MOST_IDLE = 5
 """Number of successive updates without a gradient step, after which an agent has no score."""
@@ -164,4 +164,7 @@ def all_diverged(value: str, updates: int, saved: int | None) -> str:
 
 
 def _reason(value: str) -> str:
-    return value or f"NaN, infinity or numbers beyond ±{plain(LARGEST)}, or a simulator that failed"
+    return (
+        value
+        or f"NaN, infinity or numbers beyond ±{short_number(LARGEST)}, or a simulator that failed"
+    )

@@ -14,7 +14,9 @@ from purejaxppo.parallel import platforms
 pytestmark = pytest.mark.toy
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 1000, sequences.PACKED, sequences.PACKED + 1])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 5, 64, 1000, sequences.MAX_PACKED, sequences.MAX_PACKED + 1]
+)
 def test_every_row_appears_once(n):
     order = np.asarray(jax.jit(sequences.shuffled, static_argnums=1)(jax.random.key(n), n))
     assert order.dtype == np.int32

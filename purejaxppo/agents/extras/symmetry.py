@@ -52,7 +52,7 @@ class Mirror(NamedTuple):
     """Choice [..., k] -> its mirror image [..., k]."""
 
 
-def signed(entries: Sequence[int], size: int, field: str) -> Callable[[Array], Array]:
+def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callable[[Array], Array]:
     """Return the signed permutation of arrays [..., n] that a config field describes.
 
     Value i of the result is value |entries[i]| of the argument (counted from 1), with the sign of
@@ -109,9 +109,9 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
             f"ppo.symmetry = {config.ppo.symmetry} needs observations that are one vector, but "
             f"{env.name} has others. Use ppo.symmetry = none."
         )
-    obs = signed(env.mirror_obs, observation.shape[0], "env.mirror_obs")
+    obs = signed_permutation(env.mirror_obs, observation.shape[0], "env.mirror_obs")
     if isinstance(action, Discrete):
-        swap = signed(env.mirror_action, action.n, "env.mirror_action")
+        swap = signed_permutation(env.mirror_action, action.n, "env.mirror_action")
         if min(env.mirror_action) < 0:
             raise ValueError(
                 f"env.mirror_action = {list(env.mirror_action)}: discrete actions "
@@ -120,7 +120,7 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
         places = jnp.asarray(env.mirror_action, jnp.int32) - 1
         return Mirror(obs, lambda a: places[a], jax.nn.softmax, swap)
     if isinstance(action, Box):
-        flip = signed(env.mirror_action, action.shape[0], "env.mirror_action")
+        flip = signed_permutation(env.mirror_action, action.shape[0], "env.mirror_action")
         if config.network.distribution not in CONTINUOUS:
             raise ValueError(
                 f"ppo.symmetry = {config.ppo.symmetry} does not support network.distribution = "

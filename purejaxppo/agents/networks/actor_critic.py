@@ -111,19 +111,19 @@ class ActorCritic(nn.Module):
             policy [..., F]).
         """
         config = self.config
-        actor_space = part_of(self.observation, config.actor_keys, "actor_keys")
+        actor_space = input_space(self.observation, config.actor_keys, "actor_keys")
         name = "torso" if self.shared else "actor_torso"
         if self.shared:
             features = [self.features(name, actor_space, config.hidden, obs)]
         else:
-            space = part_of(self.observation, config.critic_keys, "critic_keys")
+            space = input_space(self.observation, config.critic_keys, "critic_keys")
             hidden = config.critic_hidden or config.hidden
             features = self.pair_of_features(actor_space, space, hidden, obs) or [
                 self.features(name, actor_space, config.hidden, obs),
                 self.features("critic_torso", space, hidden, obs),
             ]
         if config.rnn != "none":
-            carry, features = self.remember(carry, features, start, absent)
+            carry, features = self.apply_cells(carry, features, start, absent)
         head = dense(self.critic_outputs, self.critic_gain, "critic", config.initializer)
         outputs = head(features[-1])
         params = self.head(features[0])
@@ -155,12 +155,12 @@ class ActorCritic(nn.Module):
         params = self.pair("actor_torso", "critic_torso")
         if params is None:
             return []
-        torso, obs = BuiltinTorso(space, config, hidden, parent=None), take(obs, space)
+        torso, obs = BuiltinTorso(space, config, hidden, parent=None), select_parts(obs, space)
         return list(jax.vmap(lambda params: torso.apply({"params": params}, obs))(params))
 
     def features(self, name: str, space: spaces.Space, hidden: tuple[int, ...], obs: Obs) -> Array:
         """Return the features [..., F] of a torso that reads an observation's parts in `space`."""
-        obs = take(obs, space)
+        obs = select_parts(obs, space)
         if self.torso is None:
             return BuiltinTorso(space, self.config, hidden, name=name)(obs)
         torso = self.torso.critic if name == "critic_torso" else self.torso.actor
@@ -168,7 +168,7 @@ class ActorCritic(nn.Module):
         params = self.param(name, torsos.init(torso, space, field))
         return torsos.apply(torso, params, obs, space)
 
-    def remember(
+    def apply_cells(
         self, carry: Carry, features: list[Array], start: Array | None, absent: Array | None
     ) -> tuple[Carry, list[Array]]:
         """Pass the features of each torso through its recurrent cell; return (carry, features)."""
@@ -225,7 +225,7 @@ def has_mask(observation: spaces.Space) -> bool:
     return isinstance(observation, spaces.Dict) and MASK in dict(observation.spaces)
 
 
-def take(obs: Obs, space: spaces.Space) -> Obs:
+def select_parts(obs: Obs, space: spaces.Space) -> Obs:
     """Return the parts of an observation that are in `space`."""
     if isinstance(space, spaces.Dict):
         return {name: obs[name] for name, _ in space.spaces}
@@ -237,7 +237,7 @@ def limits_of(module: ActorCritic) -> dict[str, tuple[float, float]]:
     return {LOG_STD: log_std_limits(module.config)}
 
 
-def part_of(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spaces.Space:
+def input_space(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spaces.Space:
     """Return the input space of a torso: the named parts of a `Dict`, by default all but the mask.
 
     Args:

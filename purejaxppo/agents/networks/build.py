@@ -148,15 +148,15 @@ def side_by_side(network: Network, names: tuple[str, ...]) -> Network:
             outs = [apply(params[name], carry, obs, *rows) for name in policies]
             index = jnp.asarray(table)[obs["agent"]]
             last = index[-1] if index.ndim > 1 else index
-            picked = pick(index, [out._replace(carry=()) for out in outs])
-            return picked._replace(carry=pick(last, [out.carry for out in outs]))
+            picked = select_rows(index, [out._replace(carry=()) for out in outs])
+            return picked._replace(carry=select_rows(last, [out.carry for out in outs]))
 
         return chosen
 
     return network._replace(init=init, apply=choose(network.apply), unroll=choose(network.unroll))
 
 
-def pick(index: Array, trees: list[Tree]) -> Tree:
+def select_rows(index: Array, trees: list[Tree]) -> Tree:
     """Select a tree per row: leaves [*B, ...] of the tree with index `which`, int [*B]."""
 
     def leaf(*xs: Array) -> Array:

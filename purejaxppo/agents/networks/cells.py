@@ -42,12 +42,12 @@ def gate_biases(span: int, factors: tuple[float, ...]) -> Initializer:
     return init
 
 
-def in_layer(features: int, bias_init: Initializer) -> nn.Dense:
+def input_layer(features: int, bias_init: Initializer) -> nn.Dense:
     """Return the dense layer for the inputs of a cell, applied to all steps in one product."""
     return nn.Dense(features, bias_init=bias_init, dot_general=products.dot_general, name="in")
 
 
-def over_time(
+def run_cell(
     cell: gated_scan.Cell,
     rows: gated_scan.SequenceInputs,
     absent: Array | None,
@@ -68,7 +68,7 @@ def over_time(
         before: gated_scan.Arrays, row: tuple[Array, Array, Array | None]
     ) -> tuple[gated_scan.Arrays, Array]:
         x, start, absent = row
-        carry = gated_scan.fresh(start, before)
+        carry = gated_scan.reset_where(start, before)
         after = hold(absent, before, cell(carry, carry[-1] @ rows.kernel, x, rows.params))
         return after, after[-1]
 
@@ -80,7 +80,7 @@ def over_time(
     return carry, out[None]
 
 
-class Memory(nn.Module):
+class RecurrentCell(nn.Module):
     """Base class of cells with a carry h."""
 
     size: int
@@ -92,7 +92,7 @@ class Memory(nn.Module):
         return jnp.zeros((*batch, size))
 
 
-class GRU(Memory):
+class GRU(RecurrentCell):
     """Gated recurrent unit.
 
         r, z = σ(W x + U h + b)    n = tanh(Wₙ x + bₙ + r (Uₙ h + cₙ))    h' = (1 - z) n + z h
@@ -109,15 +109,15 @@ class GRU(Memory):
     ) -> tuple[Carry, Array]:
         """Run the cell, see the module's docstring. The carry is h [N, H]."""
         biases = gate_biases(self.span, (0.0, 1.0, 0.0))
-        inputs = in_layer(3 * self.size, biases)(x)
+        inputs = input_layer(3 * self.size, biases)(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
         rows = gated_scan.SequenceInputs(kernel, bias, (carry,), inputs, start)
-        (end,), outputs = over_time(gated_scan.gru, rows, absent)
+        (end,), outputs = run_cell(gated_scan.gru, rows, absent)
         return end, outputs
 
 
-class LSTM(Memory):
+class LSTM(RecurrentCell):
     """Long short-term memory.
 
         i, f, o = σ(W x + U h + b)    g = tanh(W_g x + U_g h + b_g)
@@ -138,14 +138,14 @@ class LSTM(Memory):
     ) -> tuple[Carry, Array]:
         """Run the cell, see the module's docstring. The carry is (c, h), each [N, H]."""
         bias = gate_biases(self.span, (-1.0, 1.0, 0.0, 0.0))
-        inputs = in_layer(4 * self.size, bias)(x)
+        inputs = input_layer(4 * self.size, bias)(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
 
         rows = gated_scan.SequenceInputs(kernel, (), carry, inputs, start)
-        return over_time(gated_scan.lstm, rows, absent)
+        return run_cell(gated_scan.lstm, rows, absent)
 
 
-class MinGRU(Memory):
+class MinGRU(RecurrentCell):
     """A GRU whose gates depend on the input only, computed as one parallel scan.
 
         z = σ(W_z x + b_z)    h' = (1 - z) h + z (Wₕ x + bₕ)
@@ -163,7 +163,7 @@ class MinGRU(Memory):
     ) -> tuple[Carry, Array]:
         """Run the cell, see the module's docstring. The carry is h [N, H]."""
         bias = gate_biases(self.span, (-1.0, 0.0))
-        inputs = in_layer(2 * self.size, bias)(x)
+        inputs = input_layer(2 * self.size, bias)(x)
         gate, candidate = jnp.split(inputs, 2, -1)
         z = nn.sigmoid(gate)
         keep, new = jnp.where(start[..., None], 0.0, 1.0 - z), z * candidate

@@ -76,7 +76,7 @@ def lstm(carry: Arrays, from_h: Array, from_x: Array, none: Tree) -> Arrays:
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
-def fresh(start: Array, xs: Tree) -> Tree:
+def reset_where(start: Array, xs: Tree) -> Tree:
     """Return arrays [*B, ...] with zeros where `start`, bool [*B]."""
     return jax.tree.map(lambda x: jnp.where(expand(start, x), 0.0, x), xs)
 
@@ -86,8 +86,8 @@ def _run(cell: Cell, precision: Any, rows: SequenceInputs) -> tuple[Arrays, Arra
 
     def step(carry: Arrays, row: tuple[Array, Array]) -> tuple[Arrays, Arrays]:
         from_x, start = row
-        from_h = fresh(start, jnp.matmul(carry[-1], rows.kernel, precision=precision))
-        carry = cell(fresh(start, carry), from_h, from_x, rows.params)
+        from_h = reset_where(start, jnp.matmul(carry[-1], rows.kernel, precision=precision))
+        carry = cell(reset_where(start, carry), from_h, from_x, rows.params)
         return carry, carry
 
     return jax.lax.scan(step, rows.carry, (rows.inputs, rows.start), unroll=UNROLLED)
@@ -136,7 +136,7 @@ def _backward(
     at_end, of_outputs = gradients
     product = partial(jnp.matmul, precision=precision)
     before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs[:-1]]), rows.carry, carries)
-    before = fresh(rows.start, before)
+    before = reset_where(rows.start, before)
     from_h = product(before[-1], rows.kernel)
     _, pull = jax.vjp(cell, before, from_h, rows.inputs, rows.params)
     gates = rows.kernel.shape[1] // rows.kernel.shape[0]
@@ -148,7 +148,7 @@ def _backward(
         terms = sum(jnp.tile(total, gates) * slope.terms for total, slope in pairs)
         earlier = [sum(t * s.carry[i] for t, s in pairs) for i in range(len(later))]
         earlier[-1] += product(terms, rows.kernel.T)
-        return fresh(start, tuple(earlier)), totals
+        return reset_where(start, tuple(earlier)), totals
 
     row = of_outputs, _slopes(pull, carries), rows.start
     first, totals = jax.lax.scan(step, at_end, row, reverse=True, unroll=UNROLLED)

@@ -14,7 +14,7 @@ from purejaxppo.envs.engines.unity.messages import ProtocolError
 from purejaxppo.envs.engines.unity.players import probe
 from purejaxppo.envs.engines.unity.world import UnityWorld
 from purejaxppo.envs.step import zeros
-from purejaxppo.spaces import leaves, plain
+from purejaxppo.spaces import leaves, short_number
 
 pytestmark = pytest.mark.toy
 
@@ -196,7 +196,7 @@ def test_a_reward_that_is_not_finite_ends_the_episode_as_diverged(reward):
     begin(world, agent(1, 1.0), agent(2, 2.0))
     out = row(world, [0.1, 0.2], agent(1, 1.5, reward=reward), agent(2, 2.5, reward=1.0))
     assert (out["diverged"], out["reward"]) == ([True, False], [0.0, 1.0])
-    assert world.diverged_value == f"reward = {plain(reward)}"
+    assert world.diverged_value == f"reward = {short_number(reward)}"
     assert (out["terminated"], out["asked"]) == ([True, False], [False, True])
     out = row(world, [0.3, 0.4], agent(1, 1.6, reward=1.0), agent(2, 2.6))
     assert out["sent"] == {WALKER.name: [0.0, 0.4]}  # agent 1 gets no action

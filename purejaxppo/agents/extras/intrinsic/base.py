@@ -49,7 +49,7 @@ def none() -> Intrinsic:
     )
 
 
-class Learned(NamedTuple):
+class ErrorBonusState(NamedTuple):
     """State of a bonus that is the prediction error of a model."""
 
     params: Params
@@ -122,14 +122,14 @@ def from_error(
     """
     adam = optax.scale_by_adam()
 
-    def start(key: Key) -> Learned:
+    def start(key: Key) -> ErrorBonusState:
         params = init(key)
         flat, _ = ravel_pytree(params)
-        return Learned(params, adam.init(flat), normalize.init_stats(jnp.zeros(())))
+        return ErrorBonusState(params, adam.init(flat), normalize.init_stats(jnp.zeros(())))
 
     def track(
-        state: Learned, returns: Array, rows: BonusRows, psum: Reduce
-    ) -> tuple[Learned, Array]:
+        state: ErrorBonusState, returns: Array, rows: BonusRows, psum: Reduce
+    ) -> tuple[ErrorBonusState, Array]:
         false, error = jnp.zeros_like(rows.valid), errors(state.params, rows)[0]
         discounted, last = normalize.discounted_returns(
             error, false, rows.valid, returns, DISCOUNT, is_first=false
@@ -137,12 +137,12 @@ def from_error(
         stats = normalize.update_stats(state.stats, discounted, rows.valid, psum)
         return state._replace(stats=stats), last
 
-    def reward(state: Learned, rows: BonusRows) -> Array:
+    def reward(state: ErrorBonusState, rows: BonusRows) -> Array:
         return scaled(errors(state.params, rows)[0], state.stats, rows.valid)
 
     def update(
-        state: Learned, rows: BonusRows, key: Key, psum: Reduce
-    ) -> tuple[Learned, MetricDict]:
+        state: ErrorBonusState, rows: BonusRows, key: Key, psum: Reduce
+    ) -> tuple[ErrorBonusState, MetricDict]:
         error = errors(state.params, rows)[0]
         total = jnp.sum(scaled(error, state.stats, rows.valid))
         bonus, count = psum((total, jnp.sum(rows.valid)))
@@ -157,7 +157,7 @@ def from_error(
             loss, adam, carried, flat_rows, key, config=config, psum=psum
         )
         metrics = dict(zip(FIGURES, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
-        return Learned(unravel(flat), opt_state, state.stats), metrics
+        return ErrorBonusState(unravel(flat), opt_state, state.stats), metrics
 
     return Intrinsic(start, reward, update, FIGURES, track)
 

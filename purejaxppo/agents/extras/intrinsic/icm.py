@@ -21,7 +21,7 @@ from purejaxppo.agents.networks.encoders import Encoder, dense
 from purejaxppo.aliases import Action, Array, Key, Obs, Params
 from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
-FORWARD = 0.2
+FORWARD_WEIGHT = 0.2
 """Weight β of the forward model's loss. The weight of the inverse model's loss is 1 - β."""
 
 
@@ -100,6 +100,6 @@ def make(
         error, dist_params = out
         dist_params = jnp.where(log_std, 0.0, dist_params)  # squared error for continuous actions
         inverse = -distribution.log_prob(dist_params, rows.action)
-        return error, (1.0 - FORWARD) * inverse + FORWARD * error
+        return error, (1.0 - FORWARD_WEIGHT) * inverse + FORWARD_WEIGHT * error
 
     return from_error(init, errors, config)

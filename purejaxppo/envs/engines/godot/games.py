@@ -15,7 +15,7 @@ from purejaxppo.envs.engines.godot.wire import Message, WireError
 from purejaxppo.envs.engines.process import EngineError, Fleet, GameProcess
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.parallel.cores import cpu_cores
-from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain, tree_of
+from purejaxppo.spaces import LARGEST, MASK, diverged_value, short_number, tree_of
 
 EAGER_SECONDS = 1e-3
 """Time to poll for an answer before sleeping, if there are more cores than games. Falling asleep
@@ -175,7 +175,7 @@ class Games:
                 game.send({"type": "reset"})
         raise self._games[index].engine.error(
             f"sent {self._value(first)} after {TRIES} resets. Observations must be finite and "
-            f"within ±{plain(LARGEST)}"
+            f"within ±{short_number(LARGEST)}"
         )
 
     def _uneventful(self, index: int) -> Message:

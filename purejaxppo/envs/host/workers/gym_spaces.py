@@ -29,7 +29,7 @@ from purejaxppo.spaces import (
     Discrete,
     MultiDiscrete,
     Space,
-    indexed,
+    element_name,
     leaves,
     tree_of,
 )
@@ -309,7 +309,7 @@ def _check_values(source: Source, part: np.ndarray) -> None:
     if wrong is None:
         return
     raise MakeError(
-        f"{indexed(source.name, wrong.at)} = {part[wrong.at]!s}, but its space "
+        f"{element_name(source.name, wrong.at)} = {part[wrong.at]!s}, but its space "
         f"({source.kind}) contains integers from {wrong.least} to {wrong.most}. Return integers in "
         f"this range, or change the space."
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from purejaxppo.spaces import indexed
+from purejaxppo.spaces import element_name
 
 FIRST = 16
 """Number of first observations of each environment that are compared."""
@@ -69,8 +69,8 @@ def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
         if lost.any():
             where = tuple(np.argwhere(lost)[0].tolist())
             return (
-                f"{indexed(same[0].name, where)} is near {high[where]:.8g} and its first values "
-                f"differ by only {spread[where]:.3g}, but float32 values there are "
+                f"{element_name(same[0].name, where)} is near {high[where]:.8g} and its first "
+                f"values differ by only {spread[where]:.3g}, but float32 values there are "
                 f"{step[where]:.3g} apart. Subtract a constant in the environment or in a wrapper "
                 f"(--env.options wrappers FILE.py:CLASS), such as a subclass of "
                 f"gymnasium.wrappers.TransformObservation."

@@ -35,7 +35,16 @@ from purejaxppo.envs.host.workers.returned import flag, number, old_interface, p
 from purejaxppo.envs.native import Native
 from purejaxppo.envs.step import EnvStep, rows_of
 from purejaxppo.envs.teams import Team
-from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, diverged_value, leaves, plain, tree_of
+from purejaxppo.spaces import (
+    LARGEST,
+    MASK,
+    Leaf,
+    Space,
+    diverged_value,
+    leaves,
+    short_number,
+    tree_of,
+)
 
 PATROL_SECONDS = 0.25  # between checks that the other side is still alive
 GRACE_SECONDS = 5.0  # for environments to close before their worker is ended
@@ -197,7 +206,7 @@ class EnvGroup:
             seed = None
         raise FloatingPointError(
             f"reset returned {self._value(lane)} in {TRIES} tries. Observations must be finite and "
-            f"within ±{plain(LARGEST)}."
+            f"within ±{short_number(LARGEST)}."
         )
 
     @own_errors
