@@ -61,13 +61,13 @@ FAULTS = {
         "interrupts.py",
         'partial = path.with_name(f".{path.name}")',
         "partial = path",
-        "config/test_files.py::test_a_file_is_replaced_whole_or_not_at_all",
+        "config/test_files.py::test_a_file_is_replaced_completely_or_not_at_all",
     ),
     "programs that other users can write are loaded": Fault(
         "parallel/shards.py",
         "found.st_mode & 0o022",
         "found.st_mode & 0o002",
-        "parallel/test_shards.py::test_programs_of_a_folder_that_others_can_write_to_are_not_loaded",
+        "parallel/test_shards.py::test_a_cache_folder_that_others_can_write_to_is_not_used",
     ),
     "a resumed run draws other random numbers": Fault(
         "runs/checkpoint.py",
@@ -101,7 +101,7 @@ FAULTS = {
         "policy, state = agent.policy, jax.device_get(agent.state)",
         "policy, state = agent.policy, jax.device_get(agent.state)\n"
         "        state = state.replace(obs_stats=jax.device_get(policy.init_obs_stats()))",
-        "export/test_export.py::test_pendulum_takes_raw_observations_and_gives_raw_actions",
+        "export/test_export.py::test_an_exported_pendulum_policy_maps_raw_observations_to_raw_actions",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Templates: what `purejaxppo init` writes, and that it works."""
+"""Templates that `purejaxppo init` writes."""
 
 import runpy
 import shlex
@@ -27,14 +27,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def written(kind, file, name):
-    """An object in a file that `init` has just written."""
+    """Write a template with `init`, and return an object in its file."""
     assert main(["init", kind, file]) == 0
     return runpy.run_path(file)[name]
 
 
 @pytest.mark.toy
 @pytest.mark.parametrize("kind", TEMPLATES)
-def test_a_template_is_written_once_and_its_command_names_it(kind, folder, capsys):
+def test_a_template_is_written_once_and_its_printed_command_refers_to_it(kind, folder, capsys):
     file = TEMPLATES[kind].file
     assert main(["init", kind, file]) == 0
     about, command = capsys.readouterr().out.splitlines()
@@ -51,7 +51,7 @@ def test_a_template_is_written_once_and_its_command_names_it(kind, folder, capsy
 
 
 @pytest.mark.toy
-def test_the_environment_is_stepped_by_hand():
+def test_the_environment_template_by_hand():
     task = written("env", "walk.py", "Walk")()
     state, obs = task.reset(jax.random.key(0))
     goal = float(obs[2])
@@ -64,13 +64,13 @@ def test_the_environment_is_stepped_by_hand():
 
 
 @pytest.mark.toy
-def test_the_environment_trains_in_a_batch_and_ends_in_both_ways():
+def test_the_environment_template_terminates_and_truncates_in_a_batch():
     walk = written("env", "walk.py", "Walk")
     env = VectorEnv(UnitActions(TimeLimit(walk(), 100)), 2, fresh_every_step=True)
     assert isinstance(env.spec.observation, Box) and env.spec.max_episode_steps == 100
     state, obs = env.reset(jax.random.key(0))
     assert obs.shape == (2, 3)
-    actions = jnp.array([[1.0], [0.0]])  # the first one runs off the line, the second one stays
+    actions = jnp.array([[1.0], [0.0]])  # the first one leaves the line, the second one stays
 
     def step(state, _):
         return env.step(KEY, state, actions)
@@ -86,7 +86,7 @@ def test_the_environment_trains_in_a_batch_and_ends_in_both_ways():
 
 
 @pytest.mark.toy
-def test_the_network_has_features_for_every_row():
+def test_the_network_template_returns_features_for_every_row():
     net = written("network", "net.py", "Net")()
     obs = jnp.ones((5, 2, 3))
     params = net.init(jax.random.key(0), obs)
@@ -94,7 +94,7 @@ def test_the_network_has_features_for_every_row():
 
 
 @pytest.mark.toy
-def test_the_objective_is_clipped_further_upwards_than_downwards():
+def test_the_objective_template_has_a_wider_clip_range_upwards():
     objective = written("objective", "mine.py", "objective")
     hp = type("Hyperparams", (), {"clip_eps": 0.2})
     ratio, advantage = jnp.array([1.5, 0.5, 1.1, 0.5]), jnp.array([2.0, -1.0, 1.0, 1.0])
@@ -104,7 +104,7 @@ def test_the_objective_is_clipped_further_upwards_than_downwards():
 
 
 @pytest.mark.toy
-def test_the_loss_is_the_squared_error_of_each_row():
+def test_the_loss_template_is_the_squared_error_of_each_row():
     term = written("loss", "mine.py", "predict_next")
     outputs = type("Outputs", (), {"features": jnp.array([[1.0], [0.0]])})
     rows = type("Rows", (), {name: jnp.array([[1.0, 0.0], [3.0, 1.0]]) for name in term.rows})
@@ -116,7 +116,7 @@ def test_the_loss_is_the_squared_error_of_each_row():
 
 
 @pytest.mark.toy
-def test_the_callback_stops_at_a_return():
+def test_the_callback_template_stops_at_a_return():
     watch = written("callback", "mine.py", "Watch")()
 
     def context(*returns):
@@ -152,5 +152,5 @@ def test_the_printed_command_trains(kind, folder, capsys):
 
 
 @pytest.mark.toy
-def test_the_flag_of_an_environment_is_a_field():
+def test_the_flag_of_the_environment_template_is_a_field():
     assert TEMPLATES["env"].flags[0].removeprefix("--") in HINTS

@@ -1,4 +1,4 @@
-"""What settings must be, by themselves and together: each that cannot be gets one sentence."""
+"""Checks of fields and of their combinations, and their one-sentence errors."""
 
 import dataclasses
 import math
@@ -49,7 +49,7 @@ WRONG = [
         ["--ppo.min_learning_rate", "0.1"],
         "ppo.min_learning_rate = 0.1: must be at most ppo.max_learning_rate = 0.01.",
     ),
-    # products that cannot be
+    # invalid combinations
     (
         ["--env.num_envs", "5", "--ppo.rollout_length", "5"],
         "env.num_envs x ppo.rollout_length = 25 is not divisible by ppo.num_minibatches = 4. Try",
@@ -76,14 +76,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in WRONG])
-def test_a_value_that_cannot_be_gets_one_sentence(flags, expected, tmp_path, capsys, monkeypatch):
+def test_an_invalid_value_gets_a_one_sentence_error(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = refusal(["--config", "cartpole", *flags], capsys)
     assert all(part in said for part in expected), said
 
 
 def put(name, value):
-    """A config with another value of a field, made without `from_dict`."""
+    """Return a config with another value of a field, made without `from_dict`."""
     section, _, key = name.rpartition(".")
     if section:
         name, value = section, dataclasses.replace(getattr(Config(), section), **{key: value})
@@ -94,7 +94,7 @@ WHOLE = {name: kind for name, kind in HINTS.items() if kind in (int, tuple[int, 
 
 
 @pytest.mark.parametrize("value", [10**30, 2**63, 1e19, 1e9, -(10**30), -1, 0, math.nan, math.inf])
-def test_any_whole_number_is_within_its_field_s_range_or_refused_in_one_sentence(value):
+def test_every_integer_field_accepts_its_range_and_rejects_other_values_with_one_sentence(value):
     abouts = {name: about for name, about, _ in settings(Config())}
     assert len(WHOLE) > 25
     for name, kind in WHOLE.items():
@@ -110,14 +110,14 @@ def test_any_whole_number_is_within_its_field_s_range_or_refused_in_one_sentence
                 assert low <= value <= high, name
 
 
-def test_more_rows_or_updates_than_can_be_counted_are_refused():
+def test_more_rows_or_updates_than_int32_are_rejected():
     with pytest.raises(ValueError, match="rollout_length = 2147483648: must be"):
         Config().replace(**{"env.num_envs": 2**24, "ppo.rollout_length": 2**7})
     with pytest.raises(ValueError, match="needs 34359738368 updates of "):
         Config().replace(total_timesteps=2**50)
 
 
-def test_a_stretch_means_nothing_without_a_memory(make_config):
+def test_bptt_length_is_ignored_without_a_recurrent_cell(make_config):
     ppo = {"rollout_length": 12, "bptt_length": 5}
     assert make_config(ppo=ppo).ppo.bptt_length == 5
     with pytest.raises(ValueError, match=r"divisible by ppo.bptt_length = 5. Try .* = 10"):
@@ -150,7 +150,7 @@ def test_a_stretch_means_nothing_without_a_memory(make_config):
         ({"eval.interval": 9, "eval.num_episodes": 0}, "eval.num_episodes > 0"),
     ],
 )
-def test_setting_without_effect_gets_one_line(changes, needed):
+def test_a_setting_without_effect_is_reported_in_one_line(changes, needed):
     name, value = next(iter(changes.items()))
     (line,) = without_effect([Config().replace(**changes)])
     shown = list(value) if isinstance(value, tuple) else str(value).replace("True", "true")
@@ -170,11 +170,11 @@ def test_setting_without_effect_gets_one_line(changes, needed):
         {"ppo.ent_schedule": "linear", "ppo.ent_coef": 0.01},
     ],
 )
-def test_setting_with_an_effect_gets_no_line(changes):
+def test_a_setting_with_an_effect_is_not_reported(changes):
     assert without_effect([Config().replace(**changes)]) == []
 
 
-def test_setting_that_acts_in_one_run_of_a_sweep_gets_no_line():
+def test_a_setting_with_an_effect_in_one_run_of_a_sweep_is_not_reported():
     clip, other = (Config().replace(**{"ppo.kl_coef": x}) for x in (0.5, 0.25))
     assert without_effect([clip, clip.replace(**{"ppo.objective": "kl"})]) == []
     (line,) = without_effect([clip, other])
@@ -182,20 +182,20 @@ def test_setting_that_acts_in_one_run_of_a_sweep_gets_no_line():
     assert line == expected
 
 
-def test_every_need_names_settings_and_their_values():
+def test_every_requirement_names_existing_fields_and_values():
     for name, about, _ in settings(Config()):
         other = ""
         for alternative in filter(None, re.split(", | or ", about.get("needs") or "")):
             *left, value = alternative.split()
             other = left[0] if left else other
-            if value in HINTS:  # it has to be set to something
+            if value in HINTS:  # any value is enough
                 continue
             assert other in HINTS and other != name
             choices = "'true'" if HINTS[other] is bool else str(HINTS[other])
             assert ">" in left or f"'{value}'" in choices, alternative
 
 
-def test_shipped_configs_have_no_setting_without_effect():
+def test_shipped_configs_have_no_settings_without_effect():
     for name in library_configs():
         for platform in ("cpu", "gpu"):
             assert without_effect([for_platform(load_config(name), platform)]) == [], name

@@ -29,7 +29,7 @@ AREA = geometry.PI * RADIUS
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder with track.py, modules, data files, and much that is not data."""
+    """A folder with track.py, modules, data files, and many other files."""
     files = {
         "track.py": TRACK,
         "geometry.py": "PI = 3.0",
@@ -61,14 +61,14 @@ SOURCES = {"track.py", "geometry.py", "shapes/__init__.py", "shapes/round.py"}
 
 
 def copy(project, run):
-    """Copies track.py into a run's folder; returns its folder of copies and the lines to print."""
+    """Copy track.py into a run folder, and return its folder of copies and the printed lines."""
     notes = copies.add(run, {"track.py": project / "track.py"})
     (name,) = copies.copied(run).values()
     return Path(name).parent, notes
 
 
 def names(folder):
-    """The files below a folder."""
+    """Return the files below a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -116,7 +116,7 @@ def test_an_imported_module_that_appears_later_selects_the_copy(project, tmp_pat
     assert copies.of_run(tmp_path / "run") == {"track.py": str(folder / "track.py")}
 
 
-def test_files_that_code_does_not_read_leave_the_original_in_use(project, tmp_path):
+def test_changes_of_unused_files_keep_the_original_in_use(project, tmp_path):
     folder, _ = copy(project, tmp_path / "run")
     for name in ("results.csv", "train.yaml", "out.log", "unused.py", ".env", "venv/x.json"):
         (project / name).write_text("other")
@@ -138,7 +138,7 @@ def test_a_copy_of_version_0_2_without_data_uses_the_unchanged_original(tmp_path
     assert copies.of_run(tmp_path / "run") == {"track.py": str(old / "track.py")}
 
 
-def test_large_files_are_not_read(tmp_path):
+def test_large_files_are_not_copied(tmp_path):
     (tmp_path / "track.py").write_text("X = 1")
     with (tmp_path / "huge.bin").open("wb") as file:
         file.truncate(1 << 40)  # sparse
@@ -146,7 +146,7 @@ def test_large_files_are_not_read(tmp_path):
     assert names(folder) == {"track.py"} and "huge.bin (more than 10 MB in all)" in note
 
 
-def test_configs_are_copied_if_the_code_names_them(tmp_path):
+def test_yaml_and_toml_files_are_copied_if_the_code_names_them(tmp_path):
     (tmp_path / "track.py").write_text("X = 'robot.yaml'; Y = '*.toml'")
     for name in ("robot.yaml", "a.toml", "out.log"):
         (tmp_path / name).write_text("1")
@@ -195,7 +195,7 @@ def test_links_are_copied_as_files_except_links_to_hidden_files(project, tmp_pat
     assert not any(b"secret" in (folder / name).read_bytes() for name in names(folder))
 
 
-def test_at_most_ten_megabytes_are_copied_and_the_other_files_are_named(project, tmp_path):
+def test_at_most_ten_megabytes_are_copied_and_the_other_files_are_listed(project, tmp_path):
     for name, size in (("robot.xml", 6_000_000), ("a.bin", 5_000_000), ("b.bin", 3_000_000)):
         (project / name).write_bytes(bytes(size))
     folder, notes = copy(project, tmp_path / "run")
@@ -207,7 +207,7 @@ def test_at_most_ten_megabytes_are_copied_and_the_other_files_are_named(project,
     )
 
 
-def test_the_limit_is_that_of_a_run_and_a_shared_file_counts_once(project, tmp_path):
+def test_the_limit_applies_to_a_run_and_a_shared_file_counts_once(project, tmp_path):
     (project / "a.bin").write_bytes(bytes(6_000_000))
     (project / "b.py").write_text("")
     other = tmp_path / "other"
@@ -220,7 +220,7 @@ def test_the_limit_is_that_of_a_run_and_a_shared_file_counts_once(project, tmp_p
     assert f"lacks data files of {other}: c.bin (more than 10 MB in all)" in second
 
 
-def test_a_folder_of_too_many_files_gives_only_those_that_the_code_names(
+def test_from_a_folder_with_too_many_files_only_named_files_are_copied(
     project, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(copies, "MOST_FILES", 100)
@@ -233,7 +233,7 @@ def test_a_folder_of_too_many_files_gives_only_those_that_the_code_names(
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails to read")
-def test_an_unreadable_data_file_is_named_and_left_out(project, tmp_path):
+def test_an_unreadable_data_file_is_reported_and_skipped(project, tmp_path):
     (project / "broken.json").symlink_to("/proc/self/mem")
     (project / "pipe.json").unlink(missing_ok=True)
     os.mkfifo(project / "pipe.json")

@@ -1,4 +1,4 @@
-"""Every extension point: its row on the page of custom code, and one sentence about other code."""
+"""Extension points: their rows on the page of custom code, and errors for invalid code."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ WANTED = {
     "watch.py:Watch": "a function (context), or an object with on_start or on_log or on_evaluation "
     "or on_save or on_end",
 }
-"""What each point that accepts objects asks for, by its example."""
+"""The requirement of each point that accepts objects, by its example."""
 OBJECTS = [point for point in POINTS if point.attributes]
 FUNCTIONS = [point for point in POINTS if not point.attributes]
 
@@ -49,7 +49,7 @@ def by_example(points):
 
 
 def sentence(call, *args, **options):
-    """The one line of an error."""
+    """Return the one-line error of a call."""
     with pytest.raises(ValueError) as caught:
         call(*args, **options)
     assert "\n" not in str(caught.value)
@@ -57,19 +57,19 @@ def sentence(call, *args, **options):
 
 
 @by_example(POINTS)
-def test_the_page_of_custom_code_has_a_row_for_each_point(point):
+def test_the_page_of_custom_code_has_a_row_for_each_extension_point(point):
     (row,) = [line for line in PAGE.splitlines() if line.startswith("|") and point.example in line]
     assert f"`{point.field}: " in row
 
 
-def test_every_field_that_refers_to_code_is_a_point():
+def test_every_field_that_refers_to_code_is_an_extension_point():
     marked = {name for name, about, _ in settings(Config()) if about.get("code")}
     schedules = {f"ppo.{name}_schedule" for name in ("clip", "ent", "intrinsic")}
     assert marked - schedules < {point.field for point in POINTS} < set(HINTS)
 
 
 @by_example(OBJECTS)
-def test_an_object_of_another_kind_gets_one_sentence(point):
+def test_an_object_of_the_wrong_type_gets_a_one_sentence_error(point):
     message = sentence(extensions.make, point, f"{FILE}:NOTHING")
     what = f"{point.field} = {point.family}{FILE}:NOTHING is a NoneType"
     assert message == f"{what}. It must be {WANTED[point.example]}."
@@ -87,7 +87,7 @@ def test_an_object_of_another_kind_gets_one_sentence(point):
         (extensions.OPTIMIZER, (Config().ppo,)),
     ],
 )
-def test_a_function_that_makes_something_else_gets_one_sentence(point, args):
+def test_a_function_that_returns_the_wrong_type_gets_a_one_sentence_error(point, args):
     message = sentence(extensions.make, point, f"{FILE}:three", *args)
     what = f"{point.field} = {point.family}{FILE}:three returns a int"
     assert message == f"{what}. It must be {WANTED[point.example]}."
@@ -97,25 +97,25 @@ def test_a_function_that_makes_something_else_gets_one_sentence(point, args):
 
 
 @by_example(FUNCTIONS)
-def test_what_is_no_function_gets_one_sentence(point):
+def test_a_value_that_is_not_a_function_gets_a_one_sentence_error(point):
     message = sentence(extensions.function, point, f"{FILE}:NOTHING", gives=None)
     what = f"{point.field} = {point.family}{FILE}:NOTHING is a NoneType"
     assert message == f"{what}, and not a function {point.signature}"
 
 
-def test_the_first_missing_attribute_is_named():
+def test_the_error_names_the_first_missing_attribute():
     class Half:
         observation = action = None
 
         def reset(self, key):
-            """Only this method."""
+            """Define only this method."""
 
     message = sentence(extensions.make, extensions.TASK, parse(Half()))
     assert "is a Half without 'step'. It must be an object with" in message
 
 
 @by_example(POINTS)
-def test_a_word_that_is_neither_a_builtin_nor_a_reference_gets_one_sentence(point):
+def test_a_word_that_is_neither_built_in_nor_a_reference_gets_a_one_sentence_error(point):
     call = extensions.make if point.attributes else partial(extensions.function, gives=None)
     wrong = f"{point.field} = 'clop' is neither built in nor a reference such as file.py:Name"
     assert sentence(call, point, "clop") == wrong
@@ -131,15 +131,15 @@ def test_a_word_that_is_neither_a_builtin_nor_a_reference_gets_one_sentence(poin
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
-def test_the_librarys_records_have_the_attributes(point, record):
+def test_the_records_of_the_library_have_the_required_attributes(point, record):
     assert set(record._fields) in [set(names) for names in point.attributes]
 
 
-def test_every_event_makes_a_callback():
+def test_an_object_with_any_event_is_a_callback():
     assert tuple((event,) for event in EVENTS) == extensions.CALLBACK.attributes
 
 
-def test_an_object_takes_no_options_and_a_class_those_that_it_has():
+def test_options_are_passed_to_classes_and_rejected_for_objects():
     message = sentence(extensions.make, extensions.TASK, parse(examples.Walk), sise=1)
     assert "got an unexpected keyword argument 'sise'" in message
     assert extensions.make(extensions.TASK, parse(examples.Walk), size=1.0).size == 1.0

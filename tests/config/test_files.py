@@ -1,4 +1,4 @@
-"""Config files: each that is wrong gets one sentence: where, what was found, what would do."""
+"""Config files: one-sentence errors, atomic writes, and round trips."""
 
 import random
 from pathlib import Path
@@ -45,20 +45,20 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "expected"), [(row[0], row[1:]) for row in NO_FILE])
-def test_a_file_that_is_not_there_gets_one_sentence(words, expected, capsys):
+def test_a_missing_file_gets_a_one_sentence_error(words, expected, capsys):
     said = refusal(words, capsys)
     assert all(part in said for part in expected), said
 
 
 @pytest.mark.parametrize(("text", "expected"), [(row[0], row[1:]) for row in WRONG])
-def test_a_wrong_file_gets_one_sentence(text, expected, tmp_path, capsys, monkeypatch):
+def test_an_invalid_file_gets_a_one_sentence_error(text, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("bad.yaml").write_text(text, encoding="utf-8")
     said = refusal(["--config", "bad.yaml"], capsys)
     assert all(part in said for part in expected), said
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
     path = tmp_path / "config.yaml"
     write_whole(path, "old")
     with pytest.raises(RuntimeError, match="full"), interrupts.atomic_write(path) as partial:
@@ -84,7 +84,7 @@ INFINITE = (float("inf"), -float("inf"), float("nan"))
 
 
 def with_values(values, words):
-    """A config that holds values in its mappings and words in its fields of text."""
+    """Return a config with values in its mappings and words in its text fields."""
     options = {f"{index}": value for index, value in enumerate(values)}
     return from_dict(
         {
@@ -119,14 +119,14 @@ def test_config_yaml_restores_random_words(tmp_path):
 
 
 def check_restored(config, folder):
-    """Checks that a run folder's files restore a config, each value with its type."""
+    """Check that a run folder's files restore a config, each value with its type."""
     path = folder / "config.yaml"
     write_whole(path, to_yaml(config))
     again = load_config(path, saved=True)
     assert repr(flatten(again)) == repr(flatten(config))
 
 
-def test_numbers_and_words_of_numpy_are_written_as_plain_ones(tmp_path):
+def test_numpy_numbers_and_strings_are_written_as_plain_ones(tmp_path):
     write_whole(tmp_path / "config.yaml", to_yaml(with_values([np.float64(0.1)], [np.str_("1e5")])))
     again = load_config(tmp_path / "config.yaml", saved=True)
     assert repr(again) == repr(with_values([0.1], ["1e5"]))
@@ -155,7 +155,7 @@ def test_members_yaml_restores_words_and_numbers(tmp_path):
         *[("'1e5'", "1e5"), ('"1e5"', "1e5"), ("v1.0", "v1.0")],
     ],
 )
-def test_values_that_yaml_reads_as_numbers_and_words(text, value, tmp_path):
+def test_yaml_values_are_read_as_numbers_or_words(text, value, tmp_path):
     path = tmp_path / "some.yaml"
     path.write_text(f"env: {{options: {{x: {text}}}}}", encoding="utf-8")
     assert repr(load_config(path).env.options["x"]) == repr(value)

@@ -1,4 +1,4 @@
-"""Names of other libraries: each is answered with a setting that exists here."""
+"""Names of other libraries: their errors suggest an existing field."""
 
 import re
 
@@ -49,21 +49,21 @@ def test_every_setting_in_the_table_exists(library, name, meaning):
 
 
 @pytest.mark.parametrize("name", sorted({*EVERYONES.split(), *(row[1] for row in ROWS)}))
-def test_every_name_is_answered_as_a_flag_and_as_a_key(name, capsys):
+def test_every_foreign_name_gets_an_error_as_a_flag_and_as_a_key(name, capsys):
     command, known = train.main, TRAIN
     fields = {meaning.field for meaning in meanings(name).values()}
     if not fields & {"", *TRAIN}:
         command = export.main if "to" in fields else evaluate.main
         known = LATER
     if name in known:
-        return  # ours, too
+        return  # also a name of ours
     assert command([f"--{name}", "1"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: --{name}: unknown flag. ") and said.count("\n") == 1
     fields = [meaning.field for meaning in meanings(name).values() if meaning.field in known]
     assert all(f"Use --{field}" in said for field in fields), said
     assert fields or any(meaning.remark in said for meaning in meanings(name).values())
-    if known is TRAIN and name != "env":  # a section of ours
+    if known is TRAIN and name != "env":  # a section of our config
         with pytest.raises(ValueError, match=f"^mine.yaml: {name}: unknown key. ") as error:
             from_dict({name: 1}, "mine.yaml")
         assert all(f"Use {field}" in str(error.value) for field in fields)
@@ -92,7 +92,7 @@ def test_every_name_is_answered_as_a_flag_and_as_a_key(name, capsys):
     ],
 )
 @pytest.mark.parametrize("main", [train.main, sweep], ids=["train", "sweep"])
-def test_an_answer_to_a_flag_is_one_line(main, words, sentence, capsys):
+def test_the_error_of_a_foreign_flag_is_one_line(main, words, sentence, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {sentence}") and said.count("\n") == 1
@@ -127,13 +127,13 @@ def test_an_answer_to_a_flag_is_one_line(main, words, sentence, capsys):
         ),
     ],
 )
-def test_an_answer_has_our_value(name, value, sentence):
+def test_an_error_gives_the_equivalent_field_and_value(name, value, sentence):
     given = {"env.num_envs": 256, "ppo.rollout_length": 128, "total_timesteps": 500_000}
     said = answer(name, value, known=FIELDS, sizes=sizes_of(given))
     assert said == sentence or (sentence[-1] == " " and said.startswith(sentence))
 
 
-def test_a_flag_has_its_value_as_in_a_command_line():
+def test_a_suggested_flag_is_written_as_on_the_command_line():
     def flag(name, value):
         return answer(name, value, known=FIELDS, sizes=sizes_of({}), dashes="--")
 
@@ -142,8 +142,8 @@ def test_a_flag_has_its_value_as_in_a_command_line():
     assert flag("norm_obs", False) == "Use --ppo.normalize_obs false."
 
 
-def test_all_unknown_keys_of_a_config_are_answered_together():
-    """Sizes may have other libraries' names, too: 64 x 32 / 128 = 16 minibatches."""
+def test_all_unknown_keys_of_a_config_are_reported_together():
+    """Sizes may also have names of other libraries: 64 x 32 / 128 = 16 minibatches."""
     settings = {"n_steps": 32, "minibatch_size": 128, "env": {"num_envs": 64, "nam": "dummy/box"}}
     with pytest.raises(ValueError) as error:
         from_dict(settings, "mine.yaml")
@@ -156,7 +156,7 @@ def test_all_unknown_keys_of_a_config_are_answered_together():
     assert lines[3:] == ["  env.nam: unknown key. Did you mean env.name?"]
 
 
-def test_all_unknown_flags_of_a_command_line_are_answered_together(capsys):
+def test_all_unknown_flags_of_a_command_line_are_reported_together(capsys):
     """128 x 64 / 32 = 256 minibatches."""
     words = ["--n-envs", "128", "--ppo.rollout_length=64", "--minibatch-size=32"]
     assert train.main(["--config", "cartpole.yaml", *words]) == 2
@@ -166,6 +166,6 @@ def test_all_unknown_flags_of_a_command_line_are_answered_together(capsys):
     assert lines[2].startswith("  --minibatch-size: unknown flag. Use --ppo.num_minibatches 256. ")
 
 
-def test_a_command_without_a_config_has_no_names_of_settings(capsys):
+def test_a_command_without_a_config_suggests_no_fields(capsys):
     assert evaluate.main(["--gamma", "1"]) == 2
     assert "--gamma: unknown flag. --help lists them." in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The settings that a run takes on a GPU."""
+"""The gpu section of configs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.toy
 SIZED = sorted(name for name in library_configs() if load_config(name).gpu)
 
 
-def test_a_gpu_takes_its_settings_and_nothing_else_does():
+def test_the_gpu_section_applies_only_on_a_gpu():
     config = load_config("cartpole.yaml")
     on_gpu, on_cpu = (for_platform(config, platform) for platform in ("gpu", "cpu"))
     assert on_cpu == config.replace(gpu={})
@@ -20,13 +20,13 @@ def test_a_gpu_takes_its_settings_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("name", SIZED)
-def test_sizes_for_a_gpu_fit_together_in_large_minibatches(name):
+def test_gpu_sections_give_large_minibatches_and_enough_updates(name):
     config = for_platform(load_config(name), "gpu")
     assert config.steps_per_update // config.ppo.num_minibatches >= MIN_ROWS_ACCELERATED
     assert config.num_updates >= 50
 
 
-def test_what_the_command_line_says_goes_before_them():
+def test_the_command_line_overrides_the_gpu_section():
     words = ["--config", "cartpole.yaml"]
     for flag in (["--env.num_envs", "64"], ["--env.num-envs=64"]):
         config = train.parse([*words, *flag]).config
@@ -47,19 +47,19 @@ def test_what_the_command_line_says_goes_before_them():
         ({"what.ever": 3}, "gpu.what.ever: unknown key"),
     ],
 )
-def test_a_setting_that_is_none_is_named_on_any_device(settings, sentence):
+def test_invalid_entries_of_the_gpu_section_are_reported_on_any_device(settings, sentence):
     with pytest.raises(ValueError, match=sentence.replace("?", "[?]")):
         load_config("cartpole.yaml", {"gpu": settings})
 
 
-def test_settings_that_do_not_fit_are_named_where_they_are_taken():
+def test_a_gpu_section_that_does_not_fit_is_an_error_only_on_a_gpu():
     config = load_config("cartpole.yaml", {"gpu": {"ppo.num_minibatches": 7}})
     for_platform(config, "cpu")
     with pytest.raises(ValueError, match=r"gpu: env.num_envs x ppo.rollout_length = 2048 is not"):
         for_platform(config, "gpu")
 
 
-def test_a_shard_of_an_accelerator_has_thousands_of_rows():
+def test_shards_on_an_accelerator_have_thousands_of_rows():
     small, large = load_config("hopper.yaml"), for_platform(load_config("cartpole.yaml"), "gpu")
     assert resolve_shards(small, 4).num_shards == 4
     assert resolve_shards(small, 4, "gpu").num_shards == 1

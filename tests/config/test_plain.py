@@ -1,4 +1,4 @@
-"""Numbers of NumPy and JAX as settings, and whole floats: the same as Python's."""
+"""NumPy and JAX numbers and whole floats as settings: converted to Python numbers."""
 
 import re
 from fractions import Fraction
@@ -22,7 +22,7 @@ NOT_WHOLE = (8.5, "8", True, np.True_, None, np.nan, np.inf, np.array([8]), 8j, 
 
 
 @pytest.mark.parametrize("value", EIGHTS, ids=repr)
-def test_eight_of_any_type_is_the_int_eight(value):
+def test_whole_numbers_of_any_type_become_int(value):
     assert (whole(value), type(whole(value))) == (8, int)
     assert (time_limit(value, "limit"), type(time_limit(value, "limit"))) == (8, int)
     for config in (
@@ -51,7 +51,7 @@ def test_a_time_limit_is_a_whole_number_of_at_least_one(value):
     )
 
 
-def test_no_time_limit_is_zero_and_so_is_one_that_is_never_reached():
+def test_no_time_limit_and_an_unreachable_one_become_zero():
     assert time_limit(None, "x") == time_limit(0, "x", unlimited="0") == 0
     assert time_limit(MOST_STEPS, "x") == MOST_STEPS
     assert time_limit(2**63, "x") == 0
@@ -70,7 +70,7 @@ NUMPY = {
 }
 
 
-def test_config_holds_only_python_numbers():
+def test_a_config_holds_only_python_numbers():
     direct = Config(
         env=EnvConfig(
             num_envs=np.int64(8), options=NUMPY["env.options"], obs_indices=tuple(np.arange(3))
@@ -88,7 +88,7 @@ def test_config_holds_only_python_numbers():
     assert from_dict(yaml.safe_load(to_yaml(changed))) == changed
 
 
-def test_grids_of_numpy_are_settings_of_python():
+def test_numpy_grids_become_python_numbers():
     grid = [load("cartpole.yaml", {"ppo.gamma": x}).ppo.gamma for x in np.linspace(0.5, 1, 3)]
     assert repr(grid) == "[0.5, 0.75, 1.0]"
     grid = [load("cartpole.yaml", {"ppo.num_epochs": x}).ppo.num_epochs for x in np.arange(1.0, 4)]

@@ -1,4 +1,4 @@
-"""Users' own code by reference: what is found, and one sentence about what is not."""
+"""Custom code by reference: loading, names, and one-sentence errors."""
 
 import importlib
 import pickle
@@ -24,7 +24,7 @@ FILE = str(ROOT / "tests/support/own_code.py")
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """A function that writes a file into the current folder, which is empty."""
+    """A function that writes a file into an empty current folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(name, text):
@@ -44,7 +44,7 @@ def refused(text, where="ppo.objective"):
     return message
 
 
-def test_a_file_is_loaded_once_and_imports_what_lies_beside_it(write):
+def test_a_file_is_loaded_once_and_imports_modules_next_to_it(write):
     write("helper.py", "SIZE = 3\n")
     write("mine.py", "import helper\n\ndef f():\n    return helper.SIZE\n")
     assert load("mine.py:f", "x")() == 3
@@ -59,11 +59,11 @@ def test_files_of_two_folders_import_their_own_helpers(write):
     assert [load(f"{folder}/mine.py:size", "x") for folder in "ab"] == [1, 2]
 
 
-def test_a_module_is_found():
+def test_a_module_can_be_referenced():
     assert load("math:sqrt", "x")(4) == 2
 
 
-def test_what_cannot_be_loaded_gets_one_sentence(write):
+def test_an_invalid_reference_gets_a_one_sentence_error(write):
     write("mine.py", "def objective():\n    pass\n")
     write("raises.py", "x = 1\n\nx / 0\n")
     write("syntax.py", "x = 1\ndef\n")
@@ -83,7 +83,7 @@ def test_what_cannot_be_loaded_gets_one_sentence(write):
     assert "mine.py: the name in the file is missing. Write mine.py:Name." in refused("mine.py")
 
 
-def test_a_file_that_failed_is_loaded_again_once_it_is_mended(write):
+def test_a_file_that_failed_is_loaded_again_after_a_fix(write):
     path = write("mended.py", "1 / 0\n")
     refused("mended.py:f")
     path.write_text("f = 2\n")
@@ -91,7 +91,7 @@ def test_a_file_that_failed_is_loaded_again_once_it_is_mended(write):
     assert load("mended.py:f", "x") == 2
 
 
-def test_names_of_objects():
+def test_objects_have_names_that_can_be_loaded():
     in_file = load(f"{FILE}:Walk", "x")
     assert name_of(in_file) == f"{FILE}:Walk"
     assert name_of(in_file()) == f"{OBJECT}own_code.py:Walk"
@@ -101,7 +101,7 @@ def test_names_of_objects():
     assert load(name_of(PPOConfig), "x") is PPOConfig
 
 
-def test_an_object_is_equal_to_its_text_and_differs_from_other_objects():
+def test_an_object_reference_equals_its_text_but_not_other_objects():
     one, other = parse(lambda: 1), parse(lambda: 2)
     assert one == str(one) == str(other)
     assert one != other
@@ -153,21 +153,21 @@ def test_overrides_may_be_objects():
         ("ppo", "clip_schedule", "linea"),
     ],
 )
-def test_neither_a_builtin_nor_a_reference(section, field, value):
+def test_a_value_that_is_neither_built_in_nor_a_reference_is_rejected(section, field, value):
     with pytest.raises(
         ValueError, match=f"{section}.{field} = .* must be one of .*your own as file"
     ):
         from_dict({section: {field: value}})
 
 
-def test_lists_of_references_are_lists_of_texts():
+def test_lists_of_references_must_be_lists_of_strings():
     with pytest.raises(ValueError, match=r"ppo.terms = 'a.py:f' is not a list"):
         from_dict({"ppo": {"terms": "a.py:f"}})
     with pytest.raises(ValueError, match=r"ppo.terms = 3 is a whole number; it must be a word"):
         from_dict({"ppo": {"terms": [3]}})
 
 
-def test_coefficients_are_as_many_as_terms():
+def test_the_number_of_coefficients_must_equal_that_of_auxiliary_losses():
     assert PPOConfig(terms=("a.py:f",)).coefs == (1.0,)
     with pytest.raises(ValueError, match=r"one number per auxiliary loss, and ppo.terms has 1"):
         from_dict({"ppo": {"terms": ["a.py:f"], "term_coefs": [1, 2]}})
@@ -192,7 +192,7 @@ def test_every_file_that_a_config_names_is_listed(tmp_path):
     assert sorted(path.name for path in imported_files(config)) == [f"{x}.py" for x in "abcdefghi"]
 
 
-def test_copies_stand_in_for_files():
+def test_copies_replace_referenced_files():
     ref = CodeRef("a.py:A, b.py:B,package:C", files={"a.py": "/run/code/a.py"})
     assert references.located(ref) == "/run/code/a.py:A,b.py:B,package:C"
     assert references.located("a.py:A") == "a.py:A"
@@ -205,22 +205,22 @@ def test_copies_stand_in_for_files():
     assert to_yaml(config) == to_yaml(from_dict({"env": {"name": "jax/a.py:A"}}))
 
 
-def test_an_object_of_a_files_class_names_no_file_to_copy():
+def test_an_object_reference_has_no_file_to_copy():
     text = references.OBJECT + "mine.py:Walk"
     assert references.files_in(f"{text},other.py:Net,package.module:Net") == ["other.py"]
 
 
-def test_a_changed_file_is_loaded_anew_and_finds_the_modules_beside_it(tmp_path, monkeypatch):
+def test_a_changed_file_is_reloaded_and_finds_the_modules_next_to_it(tmp_path, monkeypatch):
     here, there = tmp_path / "here", tmp_path / "there"
     for folder, number in ((here, 1), (there, 2)):
         folder.mkdir()
         (folder / "beside_it.py").write_text(f"NUMBER = {number}")
         (folder / "mine.py").write_text("from beside_it import NUMBER\nthing = lambda: NUMBER")
-    monkeypatch.syspath_prepend(str(here))  # as the folder of a script is
+    monkeypatch.syspath_prepend(str(here))  # like the folder of a script
     before = list(sys.path)
     assert references.load(f"{here}/mine.py:thing", "x")() == 1
     assert references.load(f"{there}/mine.py:thing", "x")() == 2
     assert references.load(f"{here}/mine.py:thing", "x")() == 1
-    assert sys.path[: len(before)] == before  # a user's own order
+    assert sys.path[: len(before)] == before  # the user's order is kept
     (there / "mine.py").write_text("from beside_it import NUMBER\nthing = lambda: 10 * NUMBER")
     assert references.load(f"{there}/mine.py:thing", "x")() == 20

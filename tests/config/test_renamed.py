@@ -1,4 +1,4 @@
-"""Configs of runs of earlier versions."""
+"""Configs of runs of earlier versions, and their upgrade."""
 
 import dataclasses
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.toy
         (export, ["--to", "policy.npz", "--run"]),
     ],
 )
-def test_every_command_answers_a_run_of_version_0_1_with_one_sentence(
+def test_every_command_rejects_a_run_of_version_0_1_with_one_sentence(
     command, flags, tmp_path, capsys
 ):
     (tmp_path / "config.yaml").write_text("network: {memory: none}\nppo: {kl_rate: false}\n")
@@ -37,14 +37,14 @@ def test_every_command_answers_a_run_of_version_0_1_with_one_sentence(
     )
 
 
-def test_config_of_this_version_is_not_changed_by_an_upgrade():
+def test_a_config_of_this_version_is_not_changed_by_an_upgrade():
     changes = {"ppo.learning_rate_schedule": "adaptive", "ppo.critic": "hl_gauss"}
     data = dataclasses.asdict(Config().replace(**changes))
     assert data["ppo"]["obs_preprocessing"] == "by_bounds"
     assert upgrade(data) == data
 
 
-def test_adaptive_run_of_0_2_keeps_the_limits_of_its_rate():
+def test_an_adaptive_run_of_0_2_keeps_the_limits_of_its_learning_rate():
     def limits(**ppo):
         upgraded = upgrade({"ppo": {"learning_rate": 0.002, **ppo}})["ppo"]
         return upgraded.get("min_learning_rate"), upgraded.get("max_learning_rate")
@@ -68,7 +68,7 @@ def test_histograms_of_a_run_of_0_2_keep_their_range(tmp_path):
 
 
 @pytest.mark.parametrize(("old", "new"), [("auto", False), ("always", True), ("never", False)])
-def test_choice_of_awake_cores_of_0_2_becomes_true_or_false(old, new, tmp_path):
+def test_keep_cores_awake_of_0_2_becomes_true_or_false(old, new, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(f"keep_cores_awake: {old}")
     assert load_config(path, saved=True).keep_cores_awake is new
@@ -85,7 +85,7 @@ def test_double_buffering_of_0_2_is_dropped_from_saved_configs(value, tmp_path):
     assert load_config(path, saved=True).env == EnvConfig(name="dummy/vector")
 
 
-def test_double_buffering_of_0_2_is_refused_in_other_configs_where_it_is_on(tmp_path, capsys):
+def test_double_buffering_of_0_2_is_rejected_in_other_configs_if_it_is_on(tmp_path, capsys):
     path = tmp_path / "config.yaml"
     path.write_text("env: {name: dummy/vector, double_buffer: false}")
     assert load_config(path).env == EnvConfig(name="dummy/vector")

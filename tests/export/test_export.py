@@ -1,4 +1,4 @@
-"""Exported policies act as the agents they were made from, in numpy and in onnxruntime."""
+"""Exported policies act like their agents, in numpy and in onnxruntime."""
 
 import dataclasses
 import sys
@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
 
 
 def players(program, folder):
-    """Functions (obs, carry, start) -> (the action's arrays, carry): each kind of file."""
+    """Return a function (obs, carry, start) -> (arrays of the action, carry) per kind of file."""
     return [
         export.written_as(program, folder / f"policy{suffix}", suffix)[0]
         for suffix in export.POLICY_SUFFIXES
@@ -65,7 +65,7 @@ def players(program, folder):
 
 
 def seasoned(policy, gain=1.0):
-    """A state with random parameters, of which none is 0, and statistics of something."""
+    """Return a state with random nonzero parameters and random statistics."""
     rng = np.random.default_rng(0)
 
     def parameter(x):
@@ -80,7 +80,7 @@ def seasoned(policy, gain=1.0):
 
 
 def assert_same_actions(policy, folder, *, batch=1, count=1000, gain=1.0):
-    """Over so many observations, each file's actions are those of the policy; returns these."""
+    """Check that the actions of each file equal the policy's, and return (program, actions)."""
     act = export.deterministic(policy, seasoned(policy, gain))
     program = export.trace_policy(act, policy, batch)
     obs = export.random_observation(policy, np.random.default_rng(1), count)
@@ -95,7 +95,7 @@ def assert_same_actions(policy, folder, *, batch=1, count=1000, gain=1.0):
             whole = np.concatenate(column)
             assert whole.dtype == one.dtype
             if one.dtype == np.int32:
-                assert (whole != one).mean() <= 0.002  # two logits alike but for rounding
+                assert (whole != one).mean() <= 0.002  # two logits differ only by rounding
             else:
                 np.testing.assert_allclose(whole, one, rtol=1e-5, atol=1e-5)
     return program, expected
@@ -110,7 +110,9 @@ ACTIVATED = [("tanh", False), ("relu", False), ("swish", True), ("gelu", False),
 
 
 @pytest.mark.parametrize(("activation", "layer_norm"), ACTIVATED)
-def test_every_activation_acts_alike(activation, layer_norm, make_config, tmp_path):
+def test_exported_policies_with_every_activation_act_like_the_agent(
+    activation, layer_norm, make_config, tmp_path
+):
     policy = make_policy(
         make_config, Box((5,)), Box((3,)), activation=activation, layer_norm=layer_norm
     )
@@ -119,24 +121,26 @@ def test_every_activation_acts_alike(activation, layer_norm, make_config, tmp_pa
 
 
 @pytest.mark.toy
-def test_activations_are_all_tried():
+def test_the_activation_cases_are_complete():
     assert set(ACTIVATIONS) == {activation for activation, _ in ACTIVATED}
 
 
-def test_the_tanh_of_a_squashed_gaussian_is_inside(make_config, tmp_path):
+def test_an_exported_tanh_gaussian_includes_the_tanh(make_config, tmp_path):
     policy = make_policy(make_config, Box((4,)), Box((2,), -1.0, 1.0), distribution="tanh_gaussian")
     program, (action,) = assert_same_actions(policy, tmp_path, gain=2.0)
     assert program.equations[-1].op == "tanh"
     assert 0.9 < np.abs(action).max() <= 1
 
 
-def test_the_critic_is_left_out(make_config, tmp_path):
+def test_the_critic_is_not_exported(make_config, tmp_path):
     policy = make_policy(make_config, Box((4,)), Box((2,)), std="dependent")
     program, _ = assert_same_actions(policy, tmp_path, count=10)
     matrices = [x for x in program.constants.values() if x.ndim == 2 and len(x) > 1]
     weights = sum(x.size for x in matrices)
     assert weights == 4 * 16 + 16 * 16 + 16 * 4
-    assert [port.name for port in program.inputs] == ["obs"]  # without memory: no carry, no start
+    assert [port.name for port in program.inputs] == [
+        "obs"
+    ]  # without a recurrent cell: no carry, no start
 
 
 @pytest.mark.parametrize(
@@ -149,15 +153,15 @@ def test_the_critic_is_left_out(make_config, tmp_path):
     ],
     ids=["nature", "channels first", "impala", "small"],
 )
-def test_images_act_alike(observation, encoder, make_config, tmp_path):
-    # The reference computes as training on a CPU does, in the other form of convolution.
+def test_exported_image_policies_act_like_the_agent(observation, encoder, make_config, tmp_path):
+    # The reference uses the other form of convolution, as training on a CPU does.
     policy = make_policy(make_config, observation, Box((2,)), encoder=encoder, torso="shared")
     program, (action,) = assert_same_actions(policy, tmp_path, batch=50, count=200)
     assert any(e.op == "conv_general_dilated" for e in program.equations)
     assert action.std(axis=0).min() > 1e-3
 
 
-def test_integers_of_every_type_are_preprocessed_alike(make_config, tmp_path):
+def test_exported_policies_preprocess_integers_of_every_dtype(make_config, tmp_path):
     parts = {
         "bits": Box((4,), 0, 1, "bool"),
         "bytes": Box((2,), 0, 255, "uint8"),
@@ -174,7 +178,7 @@ def test_integers_of_every_type_are_preprocessed_alike(make_config, tmp_path):
     assert action.std(axis=0).min() > 1e-3
 
 
-def test_the_form_that_training_on_a_cpu_uses_can_be_exported_too(make_config, tmp_path):
+def test_the_convolution_form_for_cpus_can_be_exported(make_config, tmp_path):
     observation = dataclasses.replace(IMAGE, shape=(36, 37, 1))
     policy = make_policy(make_config, observation, Box((2,)), encoder="cnn_nature", torso="shared")
     act = export.deterministic(policy, seasoned(policy))
@@ -215,8 +219,8 @@ def test_parts_of_observations_and_actions_keep_their_names(make_config, tmp_pat
         ),
     ],
 )
-def test_policies_that_remember_act_alike_with_their_carry(memory, torso, make_config, tmp_path):
-    """1,000 steps of two rows, started anew now and then; observations have a part of the state."""
+def test_exported_recurrent_policies_act_like_the_agent(memory, torso, make_config, tmp_path):
+    """1,000 steps of two rows with occasional starts."""
     network = {"rnn": memory, "rnn_size": 8, "torso": torso}
     policy = make_policy(make_config, Box((5,)), Box((3,), -1.0, 1.0), **network)
     act = export.deterministic(policy, seasoned(policy))
@@ -236,7 +240,9 @@ def test_policies_that_remember_act_alike_with_their_carry(memory, torso, make_c
 
 
 @pytest.mark.parametrize("layers", ["plain", "residual"])
-def test_masks_beta_and_parts_read_apart_act_alike(layers, make_config, tmp_path):
+def test_exported_policies_with_masks_beta_and_actor_keys_act_like_the_agent(
+    layers, make_config, tmp_path
+):
     observation = Dict.of(
         {"own": Box((4,)), "far": Box((3,)), "action_mask": Box((3,), 0, 1, "uint8")}
     )
@@ -257,7 +263,7 @@ def test_masks_beta_and_parts_read_apart_act_alike(layers, make_config, tmp_path
     assert mask[np.arange(1000), turn][some].all() and not mask.all()
 
 
-# Recurrent functions, as networks write them: (params, obs [B, 3], carry, start) -> (y, carry).
+# Recurrent functions like those of networks: (params, obs [B, 3], carry, start) -> (y, carry).
 
 
 def gru(w, x, h, start):
@@ -278,7 +284,7 @@ def lstm(w, x, carry, start):
 
 
 def min_gru(w, x, carry, start):
-    """In logarithms, by an associative scan over a time axis of length 1; counts its steps."""
+    """Compute minGRU in logarithms by an associative scan of length 1, and count the steps."""
     h, count = carry
     both = jnp.concatenate([x, jnp.zeros((len(x), 4))], -1) @ w["gates"]
     k, v = jnp.split(both, 2, axis=-1)
@@ -303,7 +309,9 @@ def min_gru(w, x, carry, start):
     ],
     ids=["gru", "lstm", "minGRU"],
 )
-def test_a_carry_goes_round_for_fifty_steps_with_resets(cell, carry, tmp_path):
+def test_the_carry_of_an_exported_cell_is_correct_over_fifty_steps_with_resets(
+    cell, carry, tmp_path
+):
     rng = np.random.default_rng(0)
     w = {
         "gates": rng.standard_normal((7, 8)).astype(np.float32),
@@ -340,7 +348,7 @@ IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((1, 1, 3, 4)), jnp
 
 
 def index(x):
-    """A whole number for each row that is not known beforehand, int32 [3]."""
+    """Return an integer for each row that depends on x, int32 [3]."""
     return jnp.argmax(x, axis=1).astype(jnp.int32)
 
 
@@ -423,7 +431,7 @@ def trace_case(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operations_are_those_of_jax(name, tmp_path):
+def test_exported_operations_equal_jax(name, tmp_path):
     program = trace_case(name)
     expected = jax.tree.leaves(jax.device_get(jax.jit(CASES[name])(X)))
     for play in players(program, tmp_path):
@@ -433,7 +441,7 @@ def test_operations_are_those_of_jax(name, tmp_path):
             np.testing.assert_allclose(other, one, rtol=2e-5, atol=2e-6, err_msg=str(i))
 
 
-def test_the_cases_try_every_operation_and_every_rule(monkeypatch):
+def test_the_cases_cover_every_operation_and_every_rule(monkeypatch):
     rewrite, primitives = trace.rewrite, set()
 
     def spy(eqn):
@@ -456,7 +464,7 @@ def test_the_cases_try_every_operation_and_every_rule(monkeypatch):
         (lambda x: lax.pad(x, jnp.float32(0), ((0, 0, 1), (0, 0, 0))), "'pad' between elements"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_by_name(function, said):
+def test_an_operation_that_cannot_be_exported_is_rejected_by_name(function, said):
     with pytest.raises(ValueError, match=said) as error:
         trace.trace(lambda x, carry, start: (function(x), carry), X)
     assert "\n" not in str(error.value)
@@ -478,7 +486,9 @@ def run_export(runs, *flags):
 
 
 @pytest.mark.parametrize("suffix", export.POLICY_SUFFIXES)
-def test_pendulum_takes_raw_observations_and_gives_raw_actions(suffix, runs, tmp_path, capsys):
+def test_an_exported_pendulum_policy_maps_raw_observations_to_raw_actions(
+    suffix, runs, tmp_path, capsys
+):
     path = tmp_path / f"policy{suffix}"
     assert run_export(runs, "pendulum", "--to", path, "--checkpoint", "last") == 0
     out = capsys.readouterr().out
@@ -500,7 +510,7 @@ def test_pendulum_takes_raw_observations_and_gives_raw_actions(suffix, runs, tmp
     assert np.std(actions) > 0
 
 
-def test_raw_actions_reach_the_bounds_and_never_pass_them(make_config, tmp_path):
+def test_raw_actions_reach_but_never_exceed_the_bounds(make_config, tmp_path):
     pytest.importorskip("gymnax")
     config = make_config(env={"name": "gymnax/Pendulum-v1"}, network={"hidden": (8,)})
     agent = Agent(config, AgentState({}, None))
@@ -513,7 +523,7 @@ def test_raw_actions_reach_the_bounds_and_never_pass_them(make_config, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["gymnasium", pytest.param("envpool", marks=pytest.mark.full)])
-def test_simulators_on_the_host_get_raw_actions_too(family, make_config, tmp_path):
+def test_host_simulators_get_raw_actions_too(family, make_config, tmp_path):
     pytest.importorskip(family)
     config = make_config(env={"name": f"{family}/Pendulum-v1"}, network={"hidden": (8,)})
     agent = Agent(config, AgentState({}, None))
@@ -526,7 +536,7 @@ def test_simulators_on_the_host_get_raw_actions_too(family, make_config, tmp_pat
     assert (action.min(), action.max()) == (-2, 2)
 
 
-def test_a_member_of_many_is_taken_by_its_index(runs, tmp_path, capsys):
+def test_one_of_several_agents_is_exported_by_its_index(runs, tmp_path, capsys):
     path = tmp_path / "policy.npz"
     assert run_export(runs, "cartpole", "--to", path) == 2
     assert "has 2: name one with --member, 0 to 1" in capsys.readouterr().err
@@ -541,7 +551,7 @@ def test_a_member_of_many_is_taken_by_its_index(runs, tmp_path, capsys):
     assert policy.metadata["training_steps"] == agent.env_steps
 
 
-def test_metadata_names_environment_and_steps(runs, tmp_path):
+def test_the_metadata_has_the_environment_and_the_steps(runs, tmp_path):
     path = tmp_path / "policy.onnx"
     assert run_export(runs, "pendulum", "--to", path, "--checkpoint", "last") == 0
     about = onnxruntime.InferenceSession(path).get_modelmeta()
@@ -573,7 +583,9 @@ def test_metadata_names_environment_and_steps(runs, tmp_path):
         (["--run", "pendulum", "--to", "a.npz", "--checkpoint", "9"], "no checkpoint '9'"),
     ],
 )
-def test_a_wrong_command_gets_one_sentence(flags, said, runs, tmp_path, capsys, monkeypatch):
+def test_a_wrong_command_gets_a_one_sentence_error(
+    flags, said, runs, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     Path("pendulum").symlink_to(runs / "pendulum")
     Path("there.npz").write_text("mine")
@@ -587,7 +599,7 @@ def test_a_wrong_command_gets_one_sentence(flags, said, runs, tmp_path, capsys, 
     assert Path("there.npz").read_text() == "mine"
 
 
-def test_force_replaces_a_file(runs, tmp_path):
+def test_force_replaces_an_existing_file(runs, tmp_path):
     path = tmp_path / "policy.npz"
     path.write_text("old")
     assert run_export(runs, "pendulum", "--to", path, "--force") == 0
@@ -595,7 +607,7 @@ def test_force_replaces_a_file(runs, tmp_path):
 
 
 @pytest.mark.toy
-def test_a_hidden_cpu_is_named(monkeypatch):
+def test_an_unavailable_cpu_is_reported_with_its_variable(monkeypatch):
     def hidden(kind):
         raise RuntimeError(f"Unknown backend {kind}")
 
@@ -605,7 +617,7 @@ def test_a_hidden_cpu_is_named(monkeypatch):
 
 
 @pytest.mark.toy
-def test_without_onnx_the_extra_is_named(monkeypatch, tmp_path):
+def test_without_onnx_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
     export.check_target(tmp_path / "policy.npz")
     with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[export\]'"):
@@ -620,7 +632,7 @@ def test_without_onnxruntime_the_file_is_checked_by_onnx_itself(monkeypatch, tmp
 
 
 @pytest.mark.parametrize("suffix", export.POLICY_SUFFIXES)
-def test_a_file_that_acts_otherwise_is_not_written(suffix, runs, tmp_path, monkeypatch):
+def test_a_file_whose_actions_differ_is_not_written(suffix, runs, tmp_path, monkeypatch):
     trace_policy = export.trace_policy
 
     def wrong(*args):

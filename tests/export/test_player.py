@@ -1,4 +1,4 @@
-"""The player in numpy: that it needs nothing else, hand-worked operations, and bad files."""
+"""The player in numpy: its imports, operations by hand, and bad files."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from purejaxppo.export.player import Equation, Port, Program
 
 pytestmark = pytest.mark.toy
 
-# action = 2 obs + carry, or 2 obs at a start; the carry is the last action
+# action = 2 obs + carry, or 2 obs at a start. The carry is the last action.
 DOUBLE = Program(
     inputs=(
         Port("obs", (1, 2), "float32"),
@@ -45,7 +45,7 @@ def double(tmp_path):
 
 
 def rewritten(path, change):
-    """The file with its header and arrays changed by `change(header, arrays)`."""
+    """Rewrite the file with its header and arrays changed by `change(header, arrays)`."""
     with np.load(path) as archive:
         arrays = dict(archive)
     header = json.loads(arrays.pop("header").tobytes())
@@ -55,7 +55,7 @@ def rewritten(path, change):
     return path
 
 
-def test_a_file_is_played_as_written_and_a_start_forgets_the_carry(double):
+def test_a_loaded_policy_follows_its_program_and_a_start_resets_the_carry(double):
     policy = player.load(double)
     carry = policy.initial_carry()
     action, carry = policy(np.array([[1.0, 2.0]]), carry, start=True)
@@ -68,7 +68,7 @@ def test_a_file_is_played_as_written_and_a_start_forgets_the_carry(double):
     assert policy.metadata == DOUBLE.metadata
 
 
-def test_what_is_returned_may_be_changed_without_harm(double):
+def test_returned_arrays_may_be_changed(double):
     policy = player.load(double)
     one, carry = policy(np.ones((1, 2)), policy.initial_carry(), start=True)
     one += 100
@@ -77,7 +77,7 @@ def test_what_is_returned_may_be_changed_without_harm(double):
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["copied alone", "in the package"])
-def test_nothing_but_numpy_is_imported(double, tmp_path, alone):
+def test_the_player_imports_only_numpy(double, tmp_path, alone):
     folder = tmp_path / "robot" if alone else ROOT
     if alone:
         folder.mkdir()
@@ -95,7 +95,7 @@ def test_nothing_but_numpy_is_imported(double, tmp_path, alone):
     assert done.stdout.strip() == "[[2. 4.]]", done.stderr
 
 
-def test_every_operation_has_its_nodes_in_onnx():
+def test_every_operation_has_nodes_in_onnx():
     plain = {name for name, operation in player.OPERATIONS.items() if operation.node}
     assert plain | set(onnx_file.FORMS) == set(player.OPERATIONS)
     assert not plain & set(onnx_file.FORMS)
@@ -115,12 +115,12 @@ def test_every_operation_has_its_nodes_in_onnx():
         (lambda p: p(np.ones((1, 2)), p.initial_carry(), [True, False]), r"start has shape \(2,\)"),
     ],
 )
-def test_a_wrong_call_gets_one_sentence(call, said, double):
+def test_a_wrong_call_gets_a_one_sentence_error(call, said, double):
     with pytest.raises(ValueError, match=said):
         call(player.load(double))
 
 
-def test_an_observation_of_parts_names_the_missing_one():
+def test_the_error_of_a_missing_observation_part_names_it():
     ports = tuple(Port(f"obs.{name}", (1,), "float32") for name in "ab")
     program = DOUBLE._replace(
         inputs=ports,
@@ -140,20 +140,20 @@ def test_an_observation_of_parts_names_the_missing_one():
         policy(np.ones(1))
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_the_error_of_a_missing_file_names_it(tmp_path):
     with pytest.raises(ValueError, match=r"nothing.npz: no such file"):
         player.load(tmp_path / "nothing.npz")
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
-def test_a_file_cut_short_gets_one_sentence(keep, double):
+def test_a_truncated_file_gets_a_one_sentence_error(keep, double):
     whole = double.read_bytes()
     double.write_bytes(whole[: keep if keep > 1 else int(keep * len(whole))])
     with pytest.raises(ValueError, match=r"double.npz: damaged, or not a policy"):
         player.load(double)
 
 
-def test_no_flipped_bit_of_a_file_raises_anything_but_a_sentence(double):
+def test_a_flipped_bit_raises_at_most_a_one_sentence_error(double):
     whole = double.read_bytes()
     expected = player.load(double)(np.ones((1, 2)), DOUBLE.initial_carry)[0]
     for place in range(0, len(whole), 7):
@@ -164,11 +164,11 @@ def test_no_flipped_bit_of_a_file_raises_anything_but_a_sentence(double):
             action = player.load(double)(np.ones((1, 2)), DOUBLE.initial_carry)[0]
         except ValueError as error:
             assert "\n" not in str(error)
-        else:  # a date, or what else says nothing of the contents
+        else:  # for example a date, which does not affect the contents
             np.testing.assert_array_equal(action, expected)
 
 
-def test_another_format_and_unknown_operations_are_refused(double):
+def test_another_format_and_unknown_operations_are_rejected(double):
     with pytest.raises(ValueError, match=r"written in format 2, and this player reads format 1"):
         player.load(rewritten(double, lambda header, _: header.update(format=2)))
 
@@ -190,19 +190,19 @@ def test_another_format_and_unknown_operations_are_refused(double):
         lambda header, arrays: header["results"].append("v77"),
     ],
 )
-def test_a_file_with_parts_missing_is_refused(change, double):
+def test_a_file_with_missing_parts_is_rejected(change, double):
     with pytest.raises(ValueError, match="damaged"):
         player.load(rewritten(double, change))
 
 
-def test_pickles_are_never_read(tmp_path):
+def test_pickles_are_never_loaded(tmp_path):
     path = tmp_path / "pickled.npz"
     np.savez(path, header=np.array([{"format": 1}], object))
     with pytest.raises(ValueError, match="damaged, or not a policy"):
         player.load(path)
 
 
-def test_convolution_of_a_hand_worked_image():
+def test_convolution_by_hand():
     image = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
     kernel = np.array([[[[1, 0], [0, 10]]]], np.float32)
     options = {"strides": [1, 1], "padding": [[0, 0], [0, 0]], "dilation": [1, 1], "groups": 1}
@@ -214,7 +214,7 @@ def test_convolution_of_a_hand_worked_image():
     np.testing.assert_array_equal(convolve(image, kernel, **options)[0, 0], [[0, 20], [60, 4 + 80]])
 
 
-def test_integer_division_is_cut_towards_zero():
+def test_integer_division_rounds_towards_zero():
     a, b = np.array([7, -7, 7, -7], np.int32), np.array([2, 2, -2, -2], np.int32)
     quotient = player.OPERATIONS["div"].compute(a, b)
     np.testing.assert_array_equal(quotient, [3, -3, -3, 3])

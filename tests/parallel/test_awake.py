@@ -1,4 +1,4 @@
-"""Cores are kept awake by processes of the lowest class, which end with their parent."""
+"""Processes of the lowest class keep cores awake and end with their parent."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="needs Linux")
 
 
 @pytest.mark.toy
-def test_system_without_the_scheduling_class_gives_one_sentence(monkeypatch):
+def test_a_system_without_the_scheduling_class_gets_a_one_sentence_error(monkeypatch):
     monkeypatch.delattr(os, "SCHED_IDLE", raising=False)
     with pytest.raises(
         ValueError, match=r"^keep_cores_awake = true: \w+ does not have .*= false\.$"
@@ -25,13 +25,13 @@ def test_system_without_the_scheduling_class_gives_one_sentence(monkeypatch):
 
 
 @linux
-def test_each_core_has_a_process_of_the_lowest_class_that_ends_with_the_block():
+def test_each_core_has_an_idle_class_process_that_ends_with_the_block():
     with awake.kept_awake(True) as processes:
         started = [process.pid for process in processes]
         assert len(started) == cpu_cores()
         wait_for(lambda: all(os.sched_getscheduler(x) == os.SCHED_IDLE for x in started))
         wait_for(lambda: sorted(map(os.sched_getaffinity, started), key=min) == each_core())
-        # A terminal's Ctrl-C reaches a process group. Sessions get equal shares of the cores.
+        # A terminal's Ctrl-C is sent to a process group. Sessions get equal shares of the cores.
         assert os.getpgid(0) not in map(os.getpgid, started)
         assert {os.getsid(0)} == set(map(os.getsid, started))
         assert all(map(runs, started))
@@ -41,7 +41,7 @@ def test_each_core_has_a_process_of_the_lowest_class_that_ends_with_the_block():
 
 
 @linux
-def test_they_end_with_a_parent_that_is_killed():
+def test_awake_processes_end_with_a_killed_parent():
     code = (
         "import time\nfrom purejaxppo.parallel import awake\n"
         "with awake.kept_awake(True) as started:\n"
@@ -66,7 +66,7 @@ def test_awake_cores_are_printed_and_do_not_change_a_run(config_file, capsys):
 
 
 def wait_for(fact, seconds=20.0):
-    """Until a fact is true: processes of the lowest class begin late on a busy machine."""
+    """Wait until a condition is true. On a busy host, idle-class processes start late."""
     until = time.monotonic() + seconds
     while not fact():
         assert time.monotonic() < until
@@ -78,7 +78,7 @@ def each_core():
 
 
 def runs(process):
-    """True if there is such a process, and it has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").split()[2] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""LAPACK on several CPU devices: no run hangs, and others keep their threads and devices."""
+"""LAPACK on several CPU devices: no run hangs, and other runs keep their threads and devices."""
 
 import subprocess
 import sys
@@ -75,7 +75,7 @@ print(len(purejaxppo.evaluate(run.last, 4).returns), "episodes")
 
 
 def run(script, folder, *, timeout=120, **variables):
-    """Runs a script in a new process; returns its stdout and stderr."""
+    """Run a script in a new process, and return its stdout and stderr."""
     env = {key: value for key, value in environment().items() if key != lapack.VARIABLE}
     return subprocess.run(
         [sys.executable, "-c", script],
@@ -89,12 +89,12 @@ def run(script, folder, *, timeout=120, **variables):
     ).stdout
 
 
-def test_sharded_cholesky_ends_with_more_threads_which_children_do_not_inherit(tmp_path):
+def test_sharded_cholesky_completes_with_more_threads_that_children_do_not_inherit(tmp_path):
     more = 2 if lapack.can_block() else 0
     assert run(CHOLESKY, tmp_path) == f"2 (2, 1024, 18, 18) {more}\n"
 
 
-def test_a_number_of_threads_chosen_by_the_user_stays(tmp_path):
+def test_a_number_of_threads_set_by_the_user_is_kept(tmp_path):
     script = CHOLESKY.replace('assert "NPROC" not in os.environ', 'print(os.environ["NPROC"])')
     assert run(script, tmp_path, NPROC="5").startswith("5\n2 (2, 1024, 18, 18) ")
 
@@ -110,19 +110,19 @@ def test_a_process_with_enough_threads_uses_one_device_if_another_process_has_to
 
 
 @pytest.mark.skipif(not lapack.can_block(), reason="this jaxlib does not block")
-def test_a_task_that_calls_lapack_uses_one_device_where_two_would_hang(tmp_path):
+def test_a_task_that_calls_lapack_uses_one_device_if_two_would_hang(tmp_path):
     (tmp_path / "task.py").write_text(TASK, encoding="utf-8")
     lines = run(RUNS, tmp_path, NPROC="2").splitlines()
     assert lines[0] == "2 devices "
     (first,) = [line for line in lines if line.startswith("jax/task.py:Task on ")]
     assert first.startswith("jax/task.py:Task on 1 x cpu (cpu)")
     sentence = "CPU devices call LAPACK (Cholesky, QR, eigh, LU), so one is used. Set NPROC="
-    assert sum(sentence in line for line in lines) == 2  # of training and of evaluation
+    assert sum(sentence in line for line in lines) == 2  # for training and for evaluation
     assert lines[-1] == "4 episodes"
 
 
 @pytest.mark.toy
-def test_a_call_for_one_matrix_is_not_a_batch():
+def test_only_batched_lapack_calls_are_detected():
     def calls(function, *shape):
         return lapack.calls_batches(jax.jit(function).lower(np.ones(shape, np.float32)))
 

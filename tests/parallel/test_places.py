@@ -1,4 +1,4 @@
-"""Index, count and address of a process: from mpirun, from srun, or from flags."""
+"""The index, count and address of a process, from mpirun, srun, or flags."""
 
 import os
 import shutil
@@ -53,7 +53,7 @@ PLACES = [
 
 @toy
 @pytest.mark.parametrize(("flags", "said"), PLACES)
-def test_flags_of_an_impossible_place_get_one_sentence(flags, said, capsys):
+def test_impossible_process_flags_get_a_one_sentence_error(flags, said, capsys):
     assert train_command.main(["--config", "small.yaml", "--run_dir", "never", *flags]) == 2
     assert said in error_of(capsys)
 
@@ -63,7 +63,7 @@ def without(environ, part):
 
 
 def local(environ):
-    """The variables of an mpirun whose processes are all on this machine."""
+    """Return the variables of an mpirun whose processes are all on this host."""
     return {**environ, "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
 
 
@@ -79,7 +79,7 @@ def test_open_mpi_4_gives_index_count_and_address():
 
 @toy
 @pytest.mark.parametrize("environ", [OPEN_MPI_4, OPEN_MPI_5], ids=["4", "5"])
-def test_processes_of_mpirun_on_one_machine_meet_at_its_loopback_address(environ):
+def test_mpirun_on_one_host_uses_the_loopback_address(environ):
     place = places.place_of(local(environ), "", 0, -1)
     assert (place.index, place.count, place.local_index, place.local_count) == (3, 4, 3, 4)
     assert places.is_loopback(place.coordinator)
@@ -88,7 +88,7 @@ def test_processes_of_mpirun_on_one_machine_meet_at_its_loopback_address(environ
 
 
 @toy
-def test_open_mpi_5_on_several_machines_needs_the_coordinator_flag():
+def test_open_mpi_5_on_several_hosts_needs_the_coordinator_flag():
     with pytest.raises(ValueError, match="Add --coordinator HOST:PORT"):
         places.place_of(OPEN_MPI_5, "", 0, -1)
     place = places.place_of(OPEN_MPI_5, "node1:5000", 0, -1)
@@ -111,18 +111,18 @@ def test_srun_gives_index_count_and_address():
     ("text", "node"),
     [("a1", "a1"), ("a1,b2", "a1"), ("gpu[007-9,12],b3", "gpu007"), ("gpu[12,14]", "gpu12")],
 )
-def test_first_node_of_a_list_of_slurm(text, node):
+def test_the_first_node_of_a_slurm_node_list_is_read(text, node):
     assert places.first_node(text) == node
 
 
 @toy
 @pytest.mark.parametrize(("text", "counts"), [("2", [2]), ("3,1", [3, 1]), ("4(x2),1", [4, 4, 1])])
-def test_tasks_of_each_node_of_slurm(text, counts):
+def test_the_tasks_per_node_of_slurm_are_read(text, counts):
     assert places.task_counts(text) == counts
 
 
 @toy
-def test_one_process_of_a_launcher_a_batch_script_and_num_processes_1_are_alone():
+def test_single_processes_are_not_distributed():
     assert places.launched({}) == ALONE
     assert places.launched({**OPEN_MPI_4, "OMPI_COMM_WORLD_SIZE": "1"}) == ALONE
     assert places.launched(without(SRUN, "STEP")) == ALONE
@@ -130,7 +130,7 @@ def test_one_process_of_a_launcher_a_batch_script_and_num_processes_1_are_alone(
 
 
 @toy
-def test_an_interactive_shell_of_a_job_is_alone():
+def test_an_interactive_shell_of_a_job_is_not_distributed():
     shell = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
     assert places.launched(SRUN | shell) == ALONE
     assert places.launched({**SRUN, "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "4"}).count == 4
@@ -144,7 +144,7 @@ def test_an_interactive_shell_of_a_job_is_alone():
         *[(SRUN, f"SLURM_{x}") for x in ("PROCID", "LOCALID", "STEP_TASKS_PER_NODE")],
     ],
 )
-def test_a_variable_that_the_launcher_did_not_set_is_named(environ, name):
+def test_the_error_of_a_missing_launcher_variable_names_it(environ, name):
     with pytest.raises(ValueError, match=f"^{name} = empty: .*has to set it"):
         places.launched(without(environ, name))
     with pytest.raises(ValueError, match=f"^{name} = some: .*has to set it"):
@@ -152,7 +152,7 @@ def test_a_variable_that_the_launcher_did_not_set_is_named(environ, name):
 
 
 @toy
-def test_flags_may_not_contradict_the_launcher():
+def test_flags_that_contradict_the_launcher_are_rejected():
     with pytest.raises(ValueError, match="as process 3 of 4"):
         places.place_of(OPEN_MPI_4, "node1:5000", 4, 0)
 
@@ -161,24 +161,24 @@ def test_flags_may_not_contradict_the_launcher():
 @pytest.mark.parametrize(
     ("own", "machine", "share"),
     [
-        (16, 16, 4),  # not bound: a fourth of the machine
+        (16, 16, 4),  # not bound: a fourth of the host
         (4, 16, 4),  # bound to four cores each
-        (8, 16, 4),  # two processes bound to one half of the machine
+        (8, 16, 4),  # two processes bound to one half of the host
         (1, 2, 1),
     ],
 )
-def test_processes_of_one_machine_share_its_cores(own, machine, share, monkeypatch):
+def test_processes_on_one_host_share_its_cores(own, machine, share, monkeypatch):
     monkeypatch.setattr(places, "cpu_cores", lambda: own)
     monkeypatch.setattr(os, "cpu_count", lambda: machine)
     assert places.launched(local(OPEN_MPI_5)).cores == share
     on_one_node = {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": str(machine)}
     assert places.launched(SRUN | on_one_node).cores == share
-    monkeypatch.setattr(os, "cpu_count", lambda: 4 * machine)  # mpirun in a part of the machine
+    monkeypatch.setattr(os, "cpu_count", lambda: 4 * machine)  # mpirun in a part of the host
     assert places.launched(local(OPEN_MPI_5) | on_one_node).cores == share
 
 
 @toy
-def test_processes_started_by_hand_share_cores_at_a_loopback_address_alone(monkeypatch):
+def test_processes_started_by_hand_share_cores_only_at_a_loopback_address(monkeypatch):
     monkeypatch.setattr(places, "cpu_cores", lambda: 8)
     assert places.place_of({}, "localhost:9", 4, 1) == Place(
         1, 4, "localhost:9", local_index=1, local_count=4, cores=2, gpus=(1,)
@@ -192,12 +192,12 @@ def test_processes_started_by_hand_share_cores_at_a_loopback_address_alone(monke
     [
         ({}, (1,)),
         ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, (1,)),
-        ({"CUDA_VISIBLE_DEVICES": "0"}, ()),  # fewer than processes: each has its own
+        ({"CUDA_VISIBLE_DEVICES": "0"}, ()),  # fewer GPUs than processes: each has its own
         ({"CUDA_VISIBLE_DEVICES": "0,1,2", "SLURM_GPUS_PER_TASK": "3"}, ()),
-        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, ()),  # alone on its node: all that it sees
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, ()),  # alone on its node: all visible GPUs
     ],
 )
-def test_processes_of_one_machine_take_one_gpu_each_unless_they_have_their_own(environ, gpus):
+def test_processes_on_one_host_take_one_gpu_each_unless_assigned(environ, gpus):
     assert places.launched(SRUN | environ).gpus == gpus
 
 
@@ -209,7 +209,7 @@ def test_processes_of_one_machine_take_one_gpu_each_unless_they_have_their_own(e
         ("2,3", ()),  # of this one
     ],
 )
-def test_processes_of_one_machine_take_as_many_gpus_each_as_devices_says(visible, gpus):
+def test_processes_on_one_host_take_the_number_of_gpus_in_devices(visible, gpus):
     environ = SRUN | {"CUDA_VISIBLE_DEVICES": visible}
     assert places.place_of(environ, "", 0, -1, devices=2).gpus == gpus
 
@@ -223,7 +223,7 @@ def by_hand(port, index, *flags):
 
 
 def result(process):
-    """(exit code, stdout, stderr)"""
+    """Return (exit code, stdout, stderr)."""
     try:
         out, err = process.communicate(timeout=200)
     finally:
@@ -232,7 +232,7 @@ def result(process):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_missing_process_is_waited_for_and_gives_one_sentence(index):
+def test_a_missing_process_gets_a_one_sentence_error_after_waiting(index):
     port = free_port()
     assert result(by_hand(port, index, "--wait_seconds", "0.5")) == (
         2,
@@ -242,7 +242,7 @@ def test_a_missing_process_is_waited_for_and_gives_one_sentence(index):
     )
 
 
-def test_a_port_in_use_gives_one_sentence():
+def test_a_port_in_use_gets_a_one_sentence_error():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code, out, err = result(by_hand(port, 0))
@@ -257,13 +257,11 @@ def test_a_port_in_use_gives_one_sentence():
     ("flag", "values"),
     [
         ("--seed", ("0", "1")),
-        ("--config", ("small.yaml", "other.yaml")),  # the name gives the run's folder
+        ("--config", ("small.yaml", "other.yaml")),  # the run folder is named after it
         ("--num_processes", ("2", "3")),
     ],
 )
-def test_processes_with_different_commands_are_refused_by_process_0_alone(
-    flag, values, config_file
-):
+def test_only_process_0_reports_processes_with_different_commands(flag, values, config_file):
     shutil.copy(config_file, config_file.with_name("other.yaml"))
     port = free_port()
     both = [by_hand(port, index, flag, value) for index, value in enumerate(values)]

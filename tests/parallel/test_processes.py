@@ -1,4 +1,4 @@
-"""Two processes on one machine: one curve, one voice, and what happens when one of them ends."""
+"""Two processes on one host: equal results, output of one process, and failures."""
 
 import getpass
 import os
@@ -68,7 +68,7 @@ def both(*flags):
 
 
 def ends(processes, seconds=200):
-    """(exit code, stdout, stderr) of each."""
+    """Return (exit code, stdout, stderr) of each process."""
     try:
         told = [process.communicate(timeout=seconds) for process in processes]
     finally:
@@ -79,12 +79,12 @@ def ends(processes, seconds=200):
 
 
 def alone(*flags):
-    jax.clear_caches()  # other processes have nothing of what tests before this one compiled
+    jax.clear_caches()  # other processes do not have the compiled programs of earlier tests
     assert train_command.main(["--config", "small.yaml", *flags]) == 0
 
 
 def rows(run):
-    """What a run logged, without what depends on the clock."""
+    """Return the logged rows without the columns that depend on time."""
     kept = read_csv(Path(run, "metrics.csv"))
     assert kept
     return [{k: v for k, v in row.items() if k not in TIMES} for row in kept]
@@ -102,7 +102,7 @@ def mpirun(*flags):
 
 
 def slurm(*flags):
-    """What srun -n 2 would start on this machine."""
+    """Start two processes as `srun -n 2` does on this host."""
     step = {
         "SLURM_JOB_ID": str(free_port()),
         "SLURM_STEP_ID": "0",
@@ -118,7 +118,7 @@ def slurm(*flags):
 
 @pytest.fixture(scope="module")
 def curve(tmp_path_factory):
-    """The rows of the same run in one process with two devices."""
+    """Rows of the same run in one process with two devices."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "small.yaml").write_text(CARTPOLE)
     with pytest.MonkeyPatch.context() as patch:
@@ -129,20 +129,20 @@ def curve(tmp_path_factory):
 
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
-def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks():
+def test_two_processes_by_hand_equal_one_process_and_only_process_0_prints():
     flags = ("--total_timesteps", "2048", "--eval.interval", "256", "--run_dir")
     (code, out, err), other = ends(both(*flags, "two"))
     assert (code, err) == (0, "")
     assert "on 2 x cpu (cpu) in 2 processes" in out
     assert other == (0, "", "")
     alone(*flags, "one")
-    assert rows("two") == rows("one")  # bit for bit: a sum of two numbers has no order
+    assert rows("two") == rows("one")  # bit-identical, because a sum of two numbers has no order
     assert Path("two/learning_curve.png").is_file()
     assert evaluate(restore("two"), 3).returns.shape == (3,)
 
 
 @pytest.mark.full
-def test_two_processes_train_an_environment_network_and_term_of_ones_own(folder):
+def test_two_processes_train_a_custom_environment_network_and_auxiliary_loss(folder):
     shutil.copy(OWN_CODE, folder / "mine.py")
     own = ["--env.name", "jax/mine.py:Walk", "--network.torso", "mine.py:Dense"]
     own += ["--ppo.terms", "mine.py:next_position", "--total_timesteps", "1024"]
@@ -158,19 +158,19 @@ def test_two_processes_train_an_environment_network_and_term_of_ones_own(folder)
 
 
 @pytest.mark.full
-def test_mpirun_is_noticed_and_one_process_goes_on_with_the_run_of_two(curve):
+def test_mpirun_is_detected_and_one_process_resumes_the_run_of_two(curve):
     ((code, out, err),) = ends([mpirun("--run_dir", "two", "--total_timesteps", "1024")])
     assert code == 0, (out, err)
     assert out.count("in 2 processes") == 1
     alone("--run_dir", "two")
-    drop = "eval/"  # at other times than in a run of twice the length
+    drop = "eval/"  # evaluations are at other updates than in a run of twice the length
     assert [{k: v for k, v in row.items() if drop not in k} for row in rows("two")] == [
         {k: v for k, v in row.items() if drop not in k} for row in curve
     ]
 
 
 @pytest.mark.full
-def test_slurm_is_noticed_and_two_processes_go_on_with_the_run_of_one(curve):
+def test_slurm_is_detected_and_two_processes_resume_the_run_of_one(curve):
     alone("--run_dir", "two", "--total_timesteps", "1024")
     (code, out, err), other = ends(slurm("--run_dir", "two"))
     assert code == 0, (out, err)
@@ -194,7 +194,7 @@ def test_seeds_are_divided_over_processes():
 
 
 @pytest.mark.slow
-def test_brax_is_trained_by_two_processes_as_by_one():
+def test_brax_trained_by_two_processes_equals_one_process():
     pytest.importorskip("brax")
     flags = ("--env.name", "brax/inverted_pendulum", "--total_timesteps", "512")
     flags = (*flags, "--eval.num_episodes", "0", "--run_dir")
@@ -212,7 +212,7 @@ def test_brax_is_trained_by_two_processes_as_by_one():
         pytest.param("gymnasium", marks=pytest.mark.slow),
     ],
 )
-def test_each_process_has_a_pool_of_simulators_on_the_host(family):
+def test_each_process_has_its_own_pool_of_host_simulators(family):
     pytest.importorskip(family)
     flags = ("--env.name", f"{family}/CartPole-v1", "--num_shards", "0")
     flags = (*flags, "--run_dir")
@@ -222,7 +222,7 @@ def test_each_process_has_a_pool_of_simulators_on_the_host(family):
         assert "8 environments in 2 shards" in out
         assert other == (0, "", "")
     assert rows("first")[-1]["update"] == 2048 / (8 * 16)
-    # Steps after ends are not counted; both pools' episodes are.
+    # Reset steps are not counted. The episodes of both pools are counted.
     assert 1600 < rows("first")[-1]["global_step"] < 2048
     if family == "envpool":
         assert rows("again") == rows("first")
@@ -232,7 +232,7 @@ def test_each_process_has_a_pool_of_simulators_on_the_host(family):
 
 
 @toy
-def test_a_simulator_on_the_host_has_as_many_shards_as_there_are_processes(monkeypatch):
+def test_a_host_simulator_has_one_shard_per_process(monkeypatch):
     pytest.importorskip("envpool")
     words = ["--config", "small.yaml", "--env.name", "envpool/CartPole-v1"]
     with pytest.raises(ValueError, match=r"\(processes: 1\). Start 2"):
@@ -258,7 +258,7 @@ def saves(run):
 
 
 @pytest.mark.full
-def test_process_0_chooses_the_newest_whole_checkpoint_for_all():
+def test_process_0_chooses_the_newest_complete_checkpoint_for_all():
     folder, flags = Path("lr=[1]"), ("--run_dir", "lr=[1]")
     alone(*flags, "--total_timesteps", "1024", "--checkpoint.interval", "512")
     first, last = saves(folder)
@@ -288,7 +288,7 @@ class NanInProcess1:
 
     def reset(self, key):
         first = jax.random.uniform(key)
-        bad = (jax.process_index() == 1) & (first < 0.9)  # not in the check before the run
+        bad = (jax.process_index() == 1) & (first < 0.9)  # not in the check before the run starts
         return first, jnp.array([0.0, jnp.where(bad, jnp.nan, 1.0)])
 
     def step(self, key, state, action):
@@ -311,7 +311,7 @@ class NotMadeInProcess1(NanInProcess1):
         ("NotMadeInProcess1", "env.name = jax/bad.py:NotMadeInProcess1: line "),
     ],
 )
-def test_an_environment_that_fails_in_one_process_gets_one_sentence_from_process_0(name, reason):
+def test_process_0_reports_an_environment_that_fails_in_another_process(name, reason):
     Path("bad.py").write_text(BAD)
     (code, out, err), other = ends(both("--env.name", f"jax/bad.py:{name}", "--run_dir", "bad"))
     assert code == 2, (out, err)
@@ -321,7 +321,7 @@ def test_an_environment_that_fails_in_one_process_gets_one_sentence_from_process
 
 
 @pytest.mark.full
-def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
+def test_a_killed_process_is_reported_in_one_sentence_and_the_run_resumes():
     flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "1280"]
     flags += ["--logging.interval", "128"]
     processes = both(*flags)
@@ -345,8 +345,8 @@ def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
     assert updates == list(range(1, len(updates) + 1))
 
 
-def test_sigterm_before_the_first_update_ends_the_processes_at_once():
-    """JAX's own runtime would replace the handler."""
+def test_sigterm_before_the_first_update_ends_all_processes_immediately():
+    """JAX's runtime must not replace the signal handler."""
     processes = both("--run_dir", "two", *LONG)
     wait_for(Path("two/config.yaml").exists, processes)
     for process in processes:
@@ -373,7 +373,9 @@ WRONG = [
 
 @toy
 @pytest.mark.parametrize(("flags", "said"), WRONG)
-def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, monkeypatch):
+def test_a_config_that_two_processes_cannot_divide_gets_a_one_sentence_error(
+    flags, said, monkeypatch
+):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(processes, "is_distributed", lambda: True)
     words = ["--config", "small.yaml", "--num_shards", "0", *flags]
@@ -385,7 +387,7 @@ def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, 
 
 
 @toy
-def test_more_devices_than_a_process_has_are_refused():
+def test_more_devices_than_a_process_has_are_rejected():
     config = train_command.parse(["--config", "small.yaml", "--devices", "1000"]).config
     with pytest.raises(ValueError, match="devices = 1000, but JAX sees 2"):
         start_jax(resolve(config), places.Place(1, 2, "here:1", cores=2))
@@ -393,7 +395,7 @@ def test_more_devices_than_a_process_has_are_refused():
 
 @toy
 @pytest.mark.parametrize(("index", "said"), [(0, "error: wrong\n"), (1, "")])
-def test_what_is_wrong_for_all_is_said_by_process_0_alone(index, said, monkeypatch, capsys):
+def test_only_process_0_reports_errors_of_all_processes(index, said, monkeypatch, capsys):
     def start(words):
         raise processes.DistributedError("wrong", index)
 
@@ -403,7 +405,7 @@ def test_what_is_wrong_for_all_is_said_by_process_0_alone(index, said, monkeypat
 
 
 @toy
-def test_what_one_process_finds_wrong_is_wrong_for_all_and_it_is_named(monkeypatch):
+def test_an_error_of_one_process_is_raised_in_all_with_its_index(monkeypatch):
     def of_two(row):
         return np.stack([np.zeros_like(row), row])
 
@@ -418,7 +420,7 @@ def test_what_one_process_finds_wrong_is_wrong_for_all_and_it_is_named(monkeypat
         raise OSError("no disk")
 
 
-def test_a_wrong_flag_gets_one_sentence_from_process_0_before_any_compile():
+def test_process_0_reports_a_wrong_flag_before_any_compile():
     (code, out, err), other = ends(slurm("--num_shards", "1", "--run_dir", "never"))
     assert (code, out) == (2, "")
     assert err.startswith("error: num_shards = 1 cannot be divided among 2 processes")
@@ -428,7 +430,7 @@ def test_a_wrong_flag_gets_one_sentence_from_process_0_before_any_compile():
 
 
 @toy
-def test_one_process_pays_nothing_and_agrees_with_itself():
+def test_the_functions_for_processes_do_nothing_in_one_process():
     assert processes.maximum(1.5, 2) == (1.5, 2)
     assert processes.is_main()
     with pytest.raises(ValueError, match="wrong"), processes.raise_together():

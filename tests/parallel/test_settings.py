@@ -1,4 +1,4 @@
-"""JAX settings that cannot be used: one sentence that names the variable, before anything runs."""
+"""Unsupported JAX settings: a one-sentence error that names the variable, before anything runs."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ EVERYWHERE = {
 
 @pytest.fixture
 def change():
-    """Changes a setting of JAX until the test ends."""
+    """A function that changes a setting of JAX until the test ends."""
     before = {}
 
     def change(name, value):
@@ -39,7 +39,7 @@ def change():
 
 
 def refused(name, value):
-    """The start of the sentence, as a pattern."""
+    """Return a pattern for the start of the error."""
     return rf"^{name.upper()} = {value}: .*\. Unset this variable, or change {name} in the program"
 
 
@@ -47,7 +47,7 @@ def refused(name, value):
     ("name", "value"),
     [*EVERYWHERE.items(), ("jax_disable_jit", True), ("jax_debug_infs", True)],
 )
-def test_a_run_is_refused_before_its_folder_is_made(
+def test_an_unsupported_jax_setting_is_rejected_before_the_run_folder_is_made(
     name, value, change, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -58,14 +58,16 @@ def test_a_run_is_refused_before_its_folder_is_made(
 
 
 @pytest.mark.parametrize(("name", "value"), [*EVERYWHERE.items(), ("jax_debug_nans", True)])
-def test_make_train_refuses_what_its_program_cannot_use(name, value, change, make_config):
+def test_make_train_rejects_unsupported_jax_settings(name, value, change, make_config):
     change(name, value)
     with pytest.raises(ValueError, match=refused(name, value)):
         make_train(make_config())
 
 
 @pytest.mark.parametrize(("name", "value"), [*EVERYWHERE.items(), ("jax_disable_jit", True)])
-def test_evaluate_and_load_refuse_what_they_cannot_use(name, value, change, make_config, tmp_path):
+def test_evaluate_and_load_reject_unsupported_jax_settings(
+    name, value, change, make_config, tmp_path
+):
     agent = Agent(make_config(), None)
     change(name, value)
     with pytest.raises(ValueError, match=refused(name, value)):
@@ -92,7 +94,7 @@ def test_a_program_with_64_bits_can_import_the_package_and_the_error_names_the_v
     )
 
 
-def test_a_variable_that_jax_cannot_read_is_one_sentence():
+def test_an_invalid_jax_variable_gets_a_one_sentence_error():
     done = subprocess.run(
         [sys.executable, "-m", "purejaxppo", "train", "--env.name", "dummy/vector"],
         env=environment(JAX_ENABLE_X64="maybe"),
@@ -107,7 +109,7 @@ def test_a_variable_that_jax_cannot_read_is_one_sentence():
     )
 
 
-def test_a_process_with_an_unsupported_setting_fails_before_it_meets_the_others():
+def test_a_process_with_an_unsupported_setting_fails_before_it_connects_to_the_others():
     place = ["--coordinator", "127.0.0.1:9", "--num_processes", "2", "--process_id", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "purejaxppo", "train", "--env.name", "dummy/vector", *place],

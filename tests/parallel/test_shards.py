@@ -1,4 +1,4 @@
-"""Where shards live does not change what they compute."""
+"""Shards: equal results on any devices, and the compilation cache."""
 
 import os
 import pwd
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.toy
     ("num_shards", "devices", "num_devices", "per_device"),
     [(1, 2, 1, 1), (2, 2, 2, 1), (6, 2, 2, 3), (3, 2, 1, 3), (4, 0, 1, 4)],
 )
-def test_shards_are_spread_over_the_most_devices_that_divide_them(
+def test_shards_use_the_largest_number_of_devices_that_divides_them(
     num_shards, devices, num_devices, per_device
 ):
     shards = Shards(num_shards, jax.devices("cpu")[:devices])
@@ -30,7 +30,7 @@ def test_shards_are_spread_over_the_most_devices_that_divide_them(
 
 @pytest.mark.parametrize("devices", [0, 1, 2])
 @pytest.mark.parametrize("num_shards", [1, 2, 4])
-def test_sums_are_over_all_shards_wherever_they_are(num_shards, devices):
+def test_sums_cover_all_shards_on_any_number_of_devices(num_shards, devices):
     shards = Shards(num_shards, jax.devices("cpu")[:devices])
 
     def function(common, local):
@@ -45,7 +45,7 @@ def test_sums_are_over_all_shards_wherever_they_are(num_shards, devices):
 
 
 def loops(function, *args):
-    """The lengths of the loops that a function is traced to."""
+    """Return the lengths of the loops in the traced function."""
     equations = jax.make_jaxpr(function)(*args).eqns
     return [each.params["length"] for each in equations if each.primitive is jax.lax.scan_p]
 
@@ -55,7 +55,7 @@ def total(x, y):
 
 
 @pytest.mark.parametrize(("axes", "length"), [((0, None), 3), ((None, 0), 5), ((0, 0), 3)])
-def test_members_compute_one_after_another_on_a_cpu_what_they_would_together(axes, length):
+def test_agents_computed_in_turn_on_a_cpu_equal_vmapped_agents(axes, length):
     x = np.linspace(0.0, 1.0, 12).reshape(3, 4)
     y = np.linspace(1.0, 2.0, length * 4).reshape(length, 4)
     args = [values if axis == 0 else values[0] for values, axis in zip((x, y), axes, strict=True)]
@@ -64,7 +64,7 @@ def test_members_compute_one_after_another_on_a_cpu_what_they_would_together(axe
     jax.tree.map(np.testing.assert_array_equal, function(*args), jax.vmap(total, axes)(*args))
 
 
-def test_members_compute_together_where_shards_add_up_and_on_accelerators():
+def test_agents_are_vmapped_on_accelerators_and_with_several_shards():
     x = np.ones((3, 4))
     assert loops(jax.vmap(Shards(2, num_members=3).in_turn(total)), x, x) == []
     assert loops(jax.vmap(Shards(1).in_turn(total)), x, x) == []
@@ -74,7 +74,7 @@ def test_members_compute_together_where_shards_add_up_and_on_accelerators():
 
 @pytest.fixture
 def cache():
-    """A function: uses the compilation cache, and returns its folder; `named` is JAX's setting."""
+    """A function: use the compilation cache and return its folder. `named` is JAX's setting."""
     before = jax.config.jax_compilation_cache_dir
 
     def folder(named=None):
@@ -87,7 +87,7 @@ def cache():
 
 
 @pytest.mark.parametrize("home", [None, "/dev/null"])
-def test_a_user_without_a_home_stores_no_programs(home, cache, monkeypatch):
+def test_a_user_without_a_home_folder_has_no_compilation_cache(home, cache, monkeypatch):
     def unknown(number):
         raise KeyError(f"uid not found: {number}")
 
@@ -96,7 +96,7 @@ def test_a_user_without_a_home_stores_no_programs(home, cache, monkeypatch):
     assert cache() is None
 
 
-def test_programs_are_stored_in_a_private_folder(cache, tmp_path, monkeypatch):
+def test_the_compilation_cache_is_a_private_folder(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", {"XDG_CACHE_HOME": str(tmp_path)})
     before = os.umask(0)
     try:
@@ -109,7 +109,7 @@ def test_programs_are_stored_in_a_private_folder(cache, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
-def test_programs_of_a_folder_that_others_can_write_to_are_not_loaded(
+def test_a_cache_folder_that_others_can_write_to_is_not_used(
     cache, mode, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(os, "environ", {"XDG_CACHE_HOME": str(tmp_path)})
@@ -122,10 +122,10 @@ def test_programs_of_a_folder_that_others_can_write_to_are_not_loaded(
     assert cache() == str(folder)
 
 
-def test_programs_of_a_folder_of_another_user_are_not_loaded(cache, tmp_path, monkeypatch):
+def test_a_cache_folder_of_another_user_is_not_used(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "stat", lambda path: SimpleNamespace(st_uid=5, st_mode=0o40700))
     assert cache(tmp_path) is None
 
 
-def test_a_bucket_of_programs_is_left_to_jax(cache):
+def test_a_cache_in_a_bucket_is_left_to_jax(cache):
     assert cache("gs://bucket/programs") == "gs://bucket/programs"

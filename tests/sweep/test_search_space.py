@@ -1,4 +1,4 @@
-"""What a sweep tries, and what it refuses to try."""
+"""Search spaces of sweeps: grids, ranges, and their errors."""
 
 import numpy as np
 import pytest
@@ -48,14 +48,14 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
         (["network.activation=tanh,sin"], "'sin' must be one of tanh, relu"),
     ],
 )
-def test_an_impossible_grid_is_refused_in_a_sentence(texts, said):
+def test_an_invalid_grid_gets_a_one_sentence_error(texts, said):
     with pytest.raises(ValueError, match="grid") as error:
         parse_grid(texts)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_single_coefficients_of_terms_vary(tmp_path):
+def test_single_coefficients_of_auxiliary_losses_can_vary(tmp_path):
     terms = [f"{FILE}:small_features", f"{FILE}:next_position"]
     base = Config().replace(**{"ppo.terms": terms})
     (tmp_path / "ranges.yaml").write_text("ppo.term_coefs.1: {log_uniform: [0.1, 10.0]}\n")
@@ -83,7 +83,7 @@ def test_sizes_that_only_fit_together_are_checked_together():
     assert apply(Config(), only).ppo.num_minibatches == 7
 
 
-def test_draws_stay_in_their_ranges_and_follow_their_laws():
+def test_samples_stay_in_their_ranges_and_follow_their_distributions():
     ranges = {
         "ppo.learning_rate": LogUniform(1e-5, 1e-1),
         "ppo.ent_coef": Uniform(0.0, 0.5),
@@ -134,7 +134,7 @@ def test_ranges_are_read_from_a_file(tmp_path):
         ("", "names no field to vary"),
     ],
 )
-def test_a_wrong_range_is_refused_in_a_sentence(tmp_path, text, said):
+def test_a_wrong_range_gets_a_one_sentence_error(tmp_path, text, said):
     path = tmp_path / "ranges.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"ranges\.yaml") as error:
@@ -143,7 +143,7 @@ def test_a_wrong_range_is_refused_in_a_sentence(tmp_path, text, said):
     assert "\n" not in str(error.value)
 
 
-def test_tunable_numbers_and_seeds_share_a_structure_and_sizes_do_not():
+def test_tunable_fields_and_seeds_share_a_structure_but_sizes_do_not():
     base = Config()
     assert structure(base) == structure(apply(base, {"ppo.gamma": 0.5, "ppo.learning_rate": 1.0}))
     assert structure(base) == structure(apply(base, {"seed": 3}))

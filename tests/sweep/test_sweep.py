@@ -1,4 +1,4 @@
-"""Sweeps as a user makes them: grouped, cut to memory, stopped, resumed, sent elsewhere."""
+"""Sweeps: groups, memory, interruptions, resumes, and launchers."""
 
 import contextlib
 import csv
@@ -22,8 +22,8 @@ from support.jobs import dies_once
 from support.runs import error_of, setup_of, train
 
 with contextlib.suppress(ImportError):
-    # Its import closes all log handlers, and absl's closes the stderr that it was made with: here,
-    # and not in a test whose stderr is another one.
+    # Its import closes all log handlers, and absl's handler closes the stderr of its creation. So
+    # import it here, not in a test with another stderr.
     import submitit  # noqa: F401
 
 from purejaxppo import interrupts, restore
@@ -70,7 +70,7 @@ def sweep(config_file, *flags):
 
 @pytest.fixture(scope="module")
 def swept_once(tmp_path_factory):
-    """A folder with `swept`, a finished grid of four settings with two seeds, and what it said."""
+    """A folder with `swept`, a finished grid of four settings with two seeds, and its output."""
     folder = tmp_path_factory.mktemp("grid")
     (folder / "small.yaml").write_text(CARTPOLE)
     out = io.StringIO()
@@ -84,7 +84,7 @@ def swept_once(tmp_path_factory):
 
 @pytest.fixture
 def swept(swept_once, config_file):
-    """A finished sweep of `GRID`: a copy in the current folder."""
+    """A copy of a finished sweep of `GRID` in the current folder."""
     shutil.copytree(swept_once / "swept", "swept")
     shutil.copy(swept_once / "out", "out")
     return Path("swept")
@@ -108,13 +108,13 @@ def table(folder):
         (3, 1, 2, [2, 2]),
     ],
 )
-def test_agents_are_cut_into_few_and_equal_batches(count, limit, width, sizes):
+def test_agents_are_divided_into_few_equal_batches(count, limit, width, sizes):
     assert cut(count, limit, width) == sizes
 
 
 @pytest.mark.toy
 @pytest.mark.parametrize("count", range(1, 30))
-def test_every_agent_has_a_place_and_no_batch_is_too_large(count):
+def test_every_agent_is_in_a_batch_and_no_batch_is_too_large(count):
     for limit in (1, 3, 8, 100):
         for width in (1, 2, 4):
             sizes = cut(count, limit, width)
@@ -135,7 +135,7 @@ def test_settings_are_grouped_by_structure(make_config):
     assert [[c.ppo.gamma for c in group] for group in groups] == [[0.9, 0.99]] * 2
 
 
-def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, config_file):
+def test_a_grid_is_one_program_and_equals_agents_trained_alone(swept, config_file):
     out = Path("out").read_text()
     assert "4 settings x 2 seeds in 1 program\n" in out
     assert "8 agents of 8 environments" in out
@@ -166,12 +166,12 @@ def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, 
 
 @pytest.fixture
 def small_agents(monkeypatch):
-    """Compiles no programs to measure them: an agent takes a megabyte."""
+    """Assume that an agent takes a megabyte instead of measuring compiled programs."""
     monkeypatch.setattr(packing, "measure", lambda setup, size: size * 1e6)
 
 
 @pytest.mark.full
-def test_a_small_budget_makes_more_batches_with_the_same_results(
+def test_a_small_memory_budget_makes_more_batches_with_the_same_results(
     swept, small_agents, config_file, capsys
 ):
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
@@ -190,7 +190,7 @@ def same_results(one, other):
 
 
 @pytest.mark.full
-def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
+def test_the_memory_of_a_batch_of_agents_is_measured(config_file, capsys):
     config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
     flags = ("--grid", RATES, "--num_seeds", 2, *SHORT, "--run_dir")
     assert sweep(config_file, *flags, "all") == 0
@@ -215,7 +215,7 @@ def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
 
 
 @pytest.mark.toy
-def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, monkeypatch):
+def test_batches_are_planned_again_if_no_checkpoint_exists(tmp_path, make_config, monkeypatch):
     monkeypatch.setattr(packing, "fitting", lambda group, *rest: int(group.memory))
     members = tuple(make_config(seed=i) for i in range(4))
     group = Group(str(tmp_path), members, memory=4)
@@ -228,7 +228,7 @@ def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, mo
 
 
 @pytest.mark.toy
-def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
+def test_free_memory_respects_the_limit_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("3000000\n")
     (tmp_path / "current").write_text("1000000\n")
     whole = packing.free_memory(jax.devices())
@@ -241,7 +241,7 @@ def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
-def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
+def test_a_killed_sweep_resumes(config_file, tmp_path):
     longer = ["--total_timesteps", "30000", "--checkpoint.interval", "2000"]
     flags = ["--config", str(config_file), "--grid", RATES, "--num_seeds", "2", *longer]
     command = [sys.executable, "-m", "purejaxppo.sweep", *flags, "--run_dir", "killed"]
@@ -262,7 +262,7 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
 
 
 @pytest.mark.full
-def test_a_sweep_that_is_interrupted_says_so_and_resumes(
+def test_an_interrupted_sweep_reports_how_to_resume_and_resumes(
     swept, small_agents, config_file, capsys, monkeypatch
 ):
     def interrupting(run, row):
@@ -279,7 +279,7 @@ def test_a_sweep_that_is_interrupted_says_so_and_resumes(
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
-def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
+def test_sigint_interrupts_a_sweep_process_which_then_resumes(config_file, tmp_path):
     flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "150000"]
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *flags]
     process = subprocess.Popen(
@@ -309,7 +309,7 @@ def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
     assert len(table("runs/small-sweep")) == 2
 
 
-def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys):
+def test_another_sweep_in_the_same_folder_is_rejected(swept, config_file, capsys):
     before = table(swept)
     assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--run_dir", "swept") == 2
     error = error_of(capsys)
@@ -323,7 +323,7 @@ def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys)
 
 
 @pytest.mark.toy
-def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path):
+def test_sweep_yaml_restores_strings_that_look_like_numbers(config_file, tmp_path):
     words = {"a": "695e0514", "b": "1e5", "c": "yes", "d": "1:30", "e": 1e-7}
     pairs = [f"'{value}'" if isinstance(value, str) else str(value) for value in words.values()]
     options = [word for pair in zip(words, pairs, strict=True) for word in pair]
@@ -335,7 +335,7 @@ def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path)
 
 
 @pytest.mark.toy
-def test_sweep_prints_settings_without_effect_once(config_file, capsys):
+def test_a_sweep_prints_settings_without_effect_once(config_file, capsys):
     words = ("--config", str(config_file), "--grid", "ppo.kl_coef=0.5,0.25", "--ppo.dual_clip", "2")
     command, config = parse_over_config(SweepFlags, words)
     members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
@@ -347,9 +347,7 @@ def test_sweep_prints_settings_without_effect_once(config_file, capsys):
 
 
 @pytest.mark.full
-def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes(
-    swept, small_agents, config_file
-):
+def test_clobber_restarts_a_sweep_and_best_yaml_can_be_trained(swept, small_agents, config_file):
     flags = ("--grid", RATES, "--grid", "network.hidden=[8],[4,4]", *SHORT, "--run_dir", "swept")
     assert sweep(config_file, *flags, "--clobber") == 0
     best = table(swept)[0]
@@ -448,7 +446,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
     ],
 )
-def test_a_wrong_sweep_is_refused_in_a_sentence(config_file, capsys, flags, said):
+def test_an_invalid_sweep_gets_a_one_sentence_error(config_file, capsys, flags, said):
     Path("ranges.yaml").write_text(RANGES)
     Path("sizes.yaml").write_text("ppo.num_epochs: {uniform: [1, 4]}\n")
     assert sweep(config_file, *flags) == 2
@@ -456,7 +454,7 @@ def test_a_wrong_sweep_is_refused_in_a_sentence(config_file, capsys, flags, said
     assert not Path("runs").exists()
 
 
-def test_a_wrong_sweep_deletes_nothing(swept, config_file):
+def test_an_invalid_sweep_deletes_nothing(swept, config_file):
     before = table(swept)
     for flags in (("--grid", "ppo.gamma=2"), ("--grid", "env.name=gymnax/Nothing-v0")):
         assert sweep(config_file, *flags, "--run_dir", "swept", "--clobber") == 2
@@ -464,7 +462,7 @@ def test_a_wrong_sweep_deletes_nothing(swept, config_file):
 
 
 @pytest.mark.toy
-def test_scores_are_the_last_the_best_and_the_mean_evaluation():
+def test_objectives_are_the_last_best_and_mean_evaluation():
     rows = [{"eval/return_mean": x} for x in (1.0, 4.0, 3.0)] + [{"charts/episodic_return": 9.0}]
     assert [value(rows, o) for o in ("last", "best", "mean")] == [3, 4, 8 / 3]
     assert value(rows[3:], "last") == 9
@@ -500,7 +498,7 @@ def test_settings_without_a_score_rank_last(make_config):
         [{"ppo.gamma": x, "ppo.gae_lambda": 1 - x, "ppo.num_epochs": 3} for x in (0.1, 0.5, 0.7)],
     ],
 )
-def test_every_kind_of_sweep_has_its_picture(tmp_path, make_config, settings):
+def test_every_kind_of_sweep_has_a_plot(tmp_path, make_config, settings):
     scores = [[1.0 * i, np.nan if i == 1 else 2.0 * i] for i in range(len(settings))]
     results = results_of(settings, scores, make_config)
     pictures.plot(tmp_path / "x.png", results, list(settings[0]), "title")
@@ -511,7 +509,7 @@ optuna = pytest.mark.skipif(not importlib.util.find_spec("optuna"), reason="need
 
 
 @optuna
-def test_optuna_finds_what_is_better_and_asks_the_same_again():
+def test_optuna_improves_and_repeats_the_same_settings_on_resume():
     ranges = {
         "ppo.learning_rate": LogUniform(1e-5, 1e-1),
         "ppo.num_epochs": Uniform(1, 10, whole=True),
@@ -532,13 +530,13 @@ def test_optuna_finds_what_is_better_and_asks_the_same_again():
     rounds, scores = study()
     assert [len(tried) for tried in rounds] == [10] * 4
     assert np.mean(scores[-10:]) > np.mean(scores[:10]) + 0.3
-    for count in (1, 2):  # rounds that were recorded before the sweep stopped
+    for count in (1, 2):  # rounds recorded before the sweep stopped
         again, _ = study(known=json.loads(json.dumps(rounds[:count])))
         assert again == rounds
 
 
 @optuna
-def test_optuna_asks_again_where_a_setting_makes_no_sense():
+def test_optuna_draws_again_if_a_setting_is_invalid():
     def check(setting):
         if setting["ppo.num_epochs"] != 3:
             raise ValueError("only 3 will do")
@@ -553,7 +551,7 @@ def test_optuna_asks_again_where_a_setting_makes_no_sense():
 
 @optuna
 @pytest.mark.full
-def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsys):
+def test_an_optuna_sweep_resumes(small_agents, config_file, capsys):
     config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
     Path("ranges.yaml").write_text(RANGES)
     flags = (
@@ -570,7 +568,7 @@ def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsy
     assert sweep(config_file, *flags, "--run_dir", "whole") == 0
     shutil.copytree("whole", "parts")
     second = Path("parts/rounds/001")
-    (second / "group-000" / "batch-000" / "config.yaml").unlink()  # as if killed before it began
+    (second / "group-000" / "batch-000" / "config.yaml").unlink()  # as if killed before it started
     shutil.rmtree(second / "group-000")
     capsys.readouterr()
     assert sweep(config_file, *flags, "--run_dir", "parts") == 0
@@ -582,7 +580,7 @@ def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsy
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
-def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
+def test_a_job_is_repeated_if_its_worker_dies(config_file, tmp_path, monkeypatch):
     from purejaxppo.sweep.launchers import slurm
 
     config = load_config(config_file)
@@ -600,7 +598,7 @@ def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkey
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
-def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
+def test_an_error_of_a_job_is_reported_immediately(config_file, tmp_path):
     from purejaxppo.sweep.launchers import slurm
 
     config = load_config(config_file, {"env.name": "gymnax/Nothing-v0"})
@@ -613,7 +611,7 @@ def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
-def test_slurm_is_asked_for_where_there_is_none(config_file, capsys):
+def test_the_slurm_launcher_without_slurm_is_an_error(config_file, capsys):
     assert sweep(config_file, "--grid", RATES, "--launcher", "slurm") == 2
     error = capsys.readouterr().err
     assert "--launcher slurm" in error
@@ -663,7 +661,7 @@ cluster.shutdown()
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
-def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
+def test_a_ray_cluster_repeats_the_jobs_of_a_lost_node(config_file, tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", TWO_NODES, str(tmp_path)],
         capture_output=True,
@@ -680,7 +678,7 @@ def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
         assert agent.env_steps > 390_000
 
 
-def test_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path, monkeypatch):
+def test_a_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path, monkeypatch):
     config = replace(load_config(config_file), num_shards=1)
     saved = to_yaml(config).replace("  obs_preprocessing: by_bounds\n", "")
     assert "obs_preprocessing" not in saved

@@ -1,4 +1,4 @@
-"""Videos: what is drawn, how it is written, and what is refused."""
+"""Videos: rendering, file formats, and errors."""
 
 import importlib
 import itertools
@@ -37,7 +37,7 @@ PENDULUM = """
 
 
 def episode(name, steps):
-    """(task, steps + 1 states) under random actions."""
+    """Return (task, steps + 1 states) of an episode with constant actions."""
     task = make_task(EnvConfig(name=name))
     key = jax.random.key(0)
     state, _ = jax.jit(task.reset)(key)
@@ -62,19 +62,19 @@ def model():
 
 
 def red(frame):
-    """Where the picture is red, bool [H, W]."""
+    """Return where the frame is red, bool [H, W]."""
     r, g, b = np.moveaxis(frame.astype(int), -1, 0)
     return (r > 2 * g) & (r > 2 * b)
 
 
-def test_gif_has_the_thinned_frames_and_they_differ(cartpole, tmp_path):
+def test_a_gif_has_thinned_frames_that_differ(cartpole, tmp_path):
     from PIL import Image, ImageSequence
 
     task, states = cartpole
     path = video.record(task, states, tmp_path / "video.gif", title="cartpole")
     with Image.open(path) as image:
         recorded = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(image)]
-        assert image.info["duration"] == 40  # 50 states a second, every second one drawn
+        assert image.info["duration"] == 40  # 50 states per second, every second one rendered
     assert len(recorded) == 11
     assert all((a != b).any() for a, b in itertools.pairwise(recorded))
 
@@ -111,14 +111,14 @@ def test_html_plays_without_a_network(cartpole, tmp_path):
 
 
 @pytest.mark.toy
-def test_running_return_counts_the_rewards_before_each_state():
+def test_the_running_return_sums_the_rewards_before_each_state():
     np.testing.assert_array_equal(video._returns([1.0, 2.0, 3.0], 4), [0, 1, 3, 6])
     np.testing.assert_array_equal(video._returns([1.0, 2.0, 3.0], 3), [1, 3, 6])
     assert video._returns([], 3) is None
 
 
 @pytest.mark.toy
-def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
+def test_long_gifs_are_thinned_and_fast_simulators_are_shown_in_real_time():
     assert video._pace(125.0, 1000, gif=False) == (4, 31.25)
     assert video._pace(50.0, 1000, gif=False) == (1, 50.0)
     assert video._pace(59.9999999, 1000, gif=False) == (2, pytest.approx(30.0))
@@ -126,7 +126,7 @@ def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
 
 
 @pytest.mark.toy
-def test_thinned_videos_begin_with_the_first_state_and_end_with_the_last(tmp_path):
+def test_thinned_videos_start_with_the_first_state_and_end_with_the_last(tmp_path):
     drawn = []
 
     class Task(Adapted):
@@ -141,7 +141,7 @@ def test_thinned_videos_begin_with_the_first_state_and_end_with_the_last(tmp_pat
 
 
 @pytest.mark.toy
-def test_words_are_in_the_upper_corners_and_cover_nothing_else():
+def test_captions_are_in_the_upper_corners_only():
     frame = np.full((60, 300, 3), 90, np.uint8)
     written = video._caption(frame, "left", "step 3")
     assert written.shape == frame.shape and written.dtype == frame.dtype
@@ -155,7 +155,7 @@ def test_words_are_in_the_upper_corners_and_cover_nothing_else():
              "gymnax/Breakout-MinAtar", "gymnax/Catch-bsuite", "gymnax/UmbrellaChain-bsuite",
              "dummy/pixels", "dummy/vector"],
 )  # fmt: skip
-def test_every_kind_of_task_is_drawn_in_the_asked_size(name):
+def test_every_kind_of_task_is_rendered_in_the_requested_size(name):
     if name.startswith("gymnax"):
         pytest.importorskip("gymnax")
     recorded = video.frames(*episode(name, 2), height=120, width=160)
@@ -174,7 +174,7 @@ def opengl():
 
 
 @pytest.mark.usefixtures("opengl")
-def test_renderer_shows_the_robot_move_with_its_joint(model):
+def test_the_rendered_robot_moves_with_its_joint(model):
     states = [(np.array([angle]), None, None) for angle in (0.0, np.pi / 2, 0.0)]
     frames = list(draw_frames(model, states))
     assert [(f.shape, f.dtype) for f in frames] == 3 * [((120, 160, 3), np.uint8)]
@@ -186,7 +186,7 @@ def test_renderer_shows_the_robot_move_with_its_joint(model):
 
 
 @pytest.mark.usefixtures("opengl")
-def test_motion_capture_bodies_are_drawn_where_a_pose_has_them():
+def test_motion_capture_bodies_are_rendered_at_their_pose():
     mujoco = pytest.importorskip("mujoco")
     model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody>
       <geom size="0.01"/>
@@ -199,13 +199,13 @@ def test_motion_capture_bodies_are_drawn_where_a_pose_has_them():
 
 
 @pytest.mark.parametrize("value", ["off", "no such back end"])
-def test_without_opengl_a_sentence_names_the_variable(value, model, monkeypatch):
+def test_without_opengl_the_error_names_the_variable(value, model, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", value)
     with pytest.raises(ValueError, match=f"MUJOCO_GL = {value}: MuJoCo cannot draw .* Unset it"):
         list(draw_frames(model, [(np.zeros(1), None, None)]))
 
 
-def test_without_opengl_a_sentence_names_the_packages(model, monkeypatch):
+def test_without_opengl_the_error_names_the_packages(model, monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(mujoco_scene, "GL_BACKENDS", ("off",))
     with pytest.raises(ValueError, match="Run: apt install libosmesa6"):
@@ -213,7 +213,7 @@ def test_without_opengl_a_sentence_names_the_packages(model, monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["brax", "playground"])
-def test_an_opengl_that_does_not_load_gets_one_sentence_in_place_of_a_traceback(family):
+def test_an_opengl_that_does_not_load_gets_a_one_sentence_error(family):
     pytest.importorskip({"brax": "brax", "playground": "mujoco_playground"}[family])
     command = [sys.executable, "-m", "purejaxppo", "list", "envs", family]
     variables = environment(MUJOCO_GL="absent")
@@ -224,7 +224,7 @@ def test_an_opengl_that_does_not_load_gets_one_sentence_in_place_of_a_traceback(
 
 
 @pytest.mark.usefixtures("opengl")
-def test_a_driver_that_dies_ends_the_video_with_a_sentence_and_not_the_run(model):
+def test_a_driver_that_dies_ends_the_video_but_not_the_run(model):
     frames = draw_frames(model, [(np.zeros(1), None, None)] * 500)
     next(frames)
     children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
@@ -248,7 +248,7 @@ BODIES = """<body><freejoint/><geom size="0.1"/></body>
         ("<body><joint/><geom size='1'/></body>", "FREE", -1),
     ],
 )
-def test_models_are_seen_by_their_first_camera_else_behind_their_heaviest_robot(
+def test_models_are_seen_from_their_first_camera_or_behind_their_heaviest_robot(
     bodies, kind, tracked
 ):
     mujoco = pytest.importorskip("mujoco")
@@ -260,7 +260,7 @@ def test_models_are_seen_by_their_first_camera_else_behind_their_heaviest_robot(
     assert camera.fixedcamid == (0 if kind == "FIXED" else -1)
 
 
-def test_large_floors_become_infinite_with_tiles_of_the_same_size():
+def test_large_floors_become_infinite_with_tiles_of_equal_size():
     mujoco = pytest.importorskip("mujoco")
     gl = importlib.import_module("purejaxppo.video.gl")
     model = mujoco.MjModel.from_xml_string("""<mujoco><asset>
@@ -278,7 +278,7 @@ def test_large_floors_become_infinite_with_tiles_of_the_same_size():
 
 
 @pytest.mark.usefixtures("opengl")
-def test_brax_is_drawn_from_its_joint_positions():
+def test_brax_is_rendered_from_its_joint_positions():
     pytest.importorskip("brax")
     task = make_task(EnvConfig(name="brax/inverted_pendulum"))
     (state, elapsed), _ = jax.jit(task.reset)(jax.random.key(0))
@@ -297,13 +297,13 @@ def test_brax_is_drawn_from_its_joint_positions():
         ("absent/video.gif", r"the folder .*absent does not exist"),
     ],
 )
-def test_bad_targets_are_refused_in_a_sentence(name, sentence, tmp_path):
+def test_invalid_video_files_are_rejected(name, sentence, tmp_path):
     with pytest.raises(ValueError, match=sentence):
         video.check_target(tmp_path / name)
 
 
 @pytest.mark.toy
-def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
+def test_the_error_of_missing_packages_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):
         video.check_target(tmp_path / "video.gif")
