@@ -355,7 +355,7 @@ def test_a_run_of_agents_that_never_decide_ends(make_config, monkeypatch, tmp_pa
     assert session.train(run_of(50, make_config), tmp_path / "run") == 0
     out = capsys.readouterr().out
     assert (
-        "total_timesteps = 50: agents decide too rarely, and the run ends after 0 decisions in "
+        "total_timesteps = 50: the agents decide too rarely. The run ended after 0 decisions in "
         "5,200 rows. Increase total_timesteps to continue it.\n" in out
     )
 

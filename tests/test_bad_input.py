@@ -29,8 +29,8 @@ BAD = [
         ["--env.name", "gymnax/Breakout-MinAtar", "--network.encoder", "cnn_nature"],
         "cnn_nature needs images of at least 36 x 36 pixels, but these are 10 x 10. Use cnn_small.",
     ),
-    (["--logging.wandb_project", "p"], "wandb is not installed: pip install"),
-    (["--devices", "1000"], "devices = 1000, but JAX sees"),
+    (["--logging.wandb_project", "p"], "wandb is not installed. Run: pip install"),
+    (["--devices", "1000"], "devices = 1000: JAX finds only"),
 ]
 
 
@@ -68,7 +68,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys, monkeypatch):
     (tmp_path / "thesis" / "chapter.tex").write_text("words")
     code = train_command.main(["--config", "cartpole", "--run_dir", "thesis", "--clobber"])
     assert code == 2
-    assert "thesis holds something else than a run (chapter.tex)" in capsys.readouterr().err
+    assert "thesis is not a run folder: it contains chapter.tex" in capsys.readouterr().err
     (tmp_path / "thesis" / "config.yaml").write_text("{}")  # another program's, perhaps
     assert train_command.main(["--config", "cartpole", "--run_dir", "thesis", "--clobber"]) == 2
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "words"

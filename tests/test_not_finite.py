@@ -147,8 +147,8 @@ def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_confi
     assert not lost(1, 1)
     assert not lost(1, 0) and not lost(1, 0)
     assert said == [
-        "agent 1 (seed 6) has no score after 480 steps: numbers are not finite, or every step "
-        "diverges"
+        "agents without a score after 480 steps: 1 (seed 6). Their parameters or outputs are not "
+        "finite, or all their steps diverge."
     ]
     assert lost(0, 0)
 
@@ -199,7 +199,7 @@ def test_a_killed_run_resumes_with_the_best_agent_of_its_last_save(saves):
     assert_same(its_best, best)
     assert_same(again.agent, state.agent)
     assert restore(folder, "last").env_steps == restore(folder, 20).env_steps == 20
-    with pytest.raises(ValueError, match="no checkpoint 10; there is best, last, 20"):
+    with pytest.raises(ValueError, match="unknown checkpoint 10. Checkpoints: best, last, 20"):
         restore(folder, 10)
 
 
@@ -210,7 +210,7 @@ def test_the_last_save_is_the_best_agent_before_the_first_evaluation(saves, capl
     assert best is None and progress == Progress(1, 0.5, [20], [None], [0])
     with caplog.at_level(logging.WARNING, "purejaxppo"):
         assert restore(folder, "best").env_steps == 20
-    assert "no evaluation has found a best agent; this is the last save" in caplog.text
+    assert "no agent has been evaluated. The last checkpoint is used." in caplog.text
 
 
 def test_optuna_is_told_that_a_setting_without_a_score_failed():

@@ -29,14 +29,14 @@ def test_an_imitated_teacher_is_needed_at_the_start_alone(finished_run, config_f
     finished_run.rename("teacher")
     flags = ["--run_dir", "student", "--network.hidden", "8", "--pretrain.teacher"]
     shared = ["--pretrain.updates", "2", "--eval.num_episodes", "0"]
-    for teacher, words in [("nobody", "there is no such run folder"), ("empty", "")]:
+    for teacher, words in [("nobody", "run folder not found"), ("empty", "")]:
         Path("empty").mkdir(exist_ok=True)
         assert train(config_file, *flags, teacher) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1 and words in err
         assert not Path("student").exists()
     assert train(config_file, *flags, "teacher", *shared, "--total_timesteps", 256) == 0
-    assert "imitated teacher for 2 updates" in capsys.readouterr().out
+    assert "pretrained on the teacher teacher for 2 updates" in capsys.readouterr().out
     shutil.rmtree("teacher")
     assert train(config_file, *flags, "teacher", *shared, "--total_timesteps", 512) == 0
     assert "resuming at" in capsys.readouterr().out
@@ -79,8 +79,8 @@ def test_a_longer_run_says_which_schedules_move_back_up(make_config):
     size = config(1).steps_per_update
     said = moved_schedules(config(10 * size), config(40 * size), Progress(10))
     assert said == (
-        f"total_timesteps changes from {10 * size:,} to {40 * size:,}, so that 25% of the run is "
-        f"done and no longer 100%, which moves ppo.learning_rate from 0 to 0.00075"
+        f"total_timesteps changes from {10 * size:,} to {40 * size:,}: 25% of the run is done now, "
+        f"100% before. This changes ppo.learning_rate from 0 to 0.00075."
     )
     constant = {"learning_rate_schedule": "constant"}
     whole, longer = config(10 * size, **constant), config(40 * size, **constant)
@@ -89,7 +89,7 @@ def test_a_longer_run_says_which_schedules_move_back_up(make_config):
     fading = {**constant, "ent_coef": 0.01, "ent_schedule": "linear"}
     said = moved_schedules(whole, config(20 * size, **fading), Progress(5))
     assert said.endswith(
-        "25% of the run is done and no longer 50%, which moves ppo.ent_coef from 0.005 to 0.0075"
+        "25% of the run is done now, 50% before. This changes ppo.ent_coef from 0.005 to 0.0075."
     )
 
 
@@ -154,12 +154,12 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
         (["--run", "run", "--stochastic", "--deterministic"], "only one of them can be"),
         (["run"], "'run' is not a flag. Did you mean --run run?"),
         (["--run", "nowhere"], "nowhere: not a run folder"),
-        (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is last, 640"),
+        (["--run", "run", "--checkpoint", "7"], "unknown checkpoint '7'. Checkpoints: last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes = 0: must be at least 1"),
         (["--run", "run", "--episodes", "x"], "--episodes = 'x' is a word"),
         (
             ["--run", "run", "--render", "video.avi"],
-            "video.avi: a video ends in .mp4, .gif or .html",
+            "video.avi: a video file must end in .mp4, .gif or .html",
         ),
         (["--run", "run", "--render", "no/video.gif"], "the folder no does not exist"),
         (["--run", "run", "--epsiodes", "3"], "unknown flag. Did you mean --episodes?"),
@@ -176,7 +176,7 @@ def test_a_wrong_evaluation_gets_one_sentence(flags, said, config_file, capsys):
 def test_a_folder_that_is_in_use_is_refused(finished_run, config_file, capsys):
     with run_folder(finished_run, clobber=False):
         assert train(config_file, "--run_dir", "run", "--clobber") == 2
-    assert "run is being trained by another process" in error_of(capsys)
+    assert "run is in use: another process trains in it" in error_of(capsys)
     assert restore("run").env_steps > 0
 
 
@@ -189,7 +189,7 @@ def test_a_second_process_on_the_same_folder_is_refused(config_file):
         other = start(config_file, "--run_dir", "busy", "--total_timesteps", "100_000_000")
         _, err = other.communicate(timeout=120)
         assert other.returncode == 2
-        assert "busy is being trained by another process" in err
+        assert "busy is in use: another process trains in it" in err
     finally:
         process.kill()
         process.communicate()
@@ -206,13 +206,13 @@ def test_a_cut_line_of_metrics_does_not_stop_a_run(finished_run, config_file):
 
 def test_a_finished_run_says_what_it_was_not_trained_with(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--ppo.learning_rate", "0.1") == 0
-    assert "Not trained: ppo.learning_rate changes from 0.0003 to 0.1" in capsys.readouterr().out
+    assert "Not applied: ppo.learning_rate changes from 0.0003 to 0.1" in capsys.readouterr().out
 
 
 def test_a_video_of_a_finished_run_is_one_of_its_files(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--video") == 0
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("drew ") and said.endswith(" into run/video.mp4")
+    assert said.startswith("video: run/video.mp4, ")
     assert Path("run/video.mp4").read_bytes()[4:8] == b"ftyp"
     with run_folder(finished_run, clobber=True):
         assert not Path("run/video.mp4").exists()
@@ -224,7 +224,9 @@ def test_a_run_does_not_fail_for_a_video(finished_run, monkeypatch):
         said = train_command.write_video(finished_run)
     assert said == "no video: pillow is not installed: pip install 'purejaxppo[render]'"
     shutil.rmtree("run/checkpoints")
-    assert train_command.write_video(finished_run) == "no video: run: nothing has been saved yet"
+    assert (
+        train_command.write_video(finished_run) == "no video: run: no checkpoint has been saved yet"
+    )
 
 
 def test_the_command_that_a_run_prints_at_its_end_evaluates_it(config_file, capsys):
@@ -309,8 +311,8 @@ def test_best_agent_is_evaluated_again_when_evaluation_settings_change(
     lines = steady(capsys, 512, "--eval.max_steps", 4, "--eval.options", "pay", 2.0)
     (again,) = [line for line in lines if "evaluated again" in line]
     assert again == (
-        "eval.options changes from {} to {'pay': 2.0}, eval.max_steps changes from 10 to 4: the "
-        "best agent so far was evaluated again, with return 8.000 (before: 10.0)"
+        "eval.options changes from {} to {'pay': 2.0}, eval.max_steps changes from 10 to 4. The "
+        "best agent so far was evaluated again: return 8.000 (before: 10.0)"
     )
     assert best_of_run().member_best == [8.0, 8.0]
     assert best_of_run().member_best_steps == best_of_run().member_steps

@@ -99,7 +99,9 @@ def test_batches_of_other_sizes_need_a_reset_only_with_a_memory(make_agent):
     np.testing.assert_allclose(eight[0], single, rtol=1e-5)
     agent = make_agent("gymnax/Pendulum-v1", rnn="gru", rnn_size=4)
     agent.act(obs[:1])
-    with pytest.raises(ValueError, match=r"a batch of 8 observations follows one of 1\. Call"):
+    with pytest.raises(
+        ValueError, match=r"a batch of 8 observations follows one of 1\. Call agent"
+    ):
         agent.act(obs)
     agent.reset()
     assert agent.act(obs).shape == (8, 1)

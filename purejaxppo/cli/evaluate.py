@@ -62,7 +62,7 @@ def run(command: EvaluateFlags) -> int:
     if command.member != -1:
         agent = agent.member(command.member)
     if command.render:
-        agent.check_single("--render draws", command.run)
+        agent.check_single("--render", command.run)
     how = agent.config.eval
     if command.stochastic or command.deterministic:
         how = dataclasses.replace(how, stochastic=command.stochastic)

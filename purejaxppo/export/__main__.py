@@ -42,7 +42,7 @@ def run(command: ExportFlags) -> int:
     agent = restore(command.run, command.checkpoint)
     if command.member != -1:
         agent = agent.member(command.member)
-    agent.check_single("--to takes", command.run)
+    agent.check_single("--to", command.run)
     written = export(agent, target, batch=command.batch, force=command.force)
     print(describe(written))
     return 0

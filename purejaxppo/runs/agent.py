@@ -43,27 +43,28 @@ class Agent:
             ValueError: there is no such agent.
         """
         if not 0 <= index < max(len(self.members), 1):
-            of = f"0 to {len(self.members) - 1}" if self.members else "only 0: one agent"
-            raise ValueError(f"member = {index}: there is {of}")
+            known = f"0 to {len(self.members) - 1}" if self.members else "0, the only agent"
+            raise ValueError(f"member = {index}: unknown agent. Use {known}.")
         if not self.members:
             return self
         state = jax.tree.map(lambda x: x[index], self.state)
         return Agent(self.members[index], state, self.member_steps[index])
 
-    def check_single(self, what: str, run: str) -> None:
-        """Checks that this is one agent.
+    def check_single(self, operation: str, run: str, select: str = "--member i") -> None:
+        """Check that this is one agent.
 
         Args:
-            what: beginning of the message: the operation that needs one agent.
-            run: the agents' run, for the message.
+            operation: name of the operation that needs one agent, for the message.
+            run: name of the agents' run, for the message.
+            select: the way to select agent i, for the message.
 
         Raises:
-            ValueError: this is several agents.
+            ValueError: these are several agents.
         """
         if self.members:
             raise ValueError(
-                f"{what} one agent, and {run} has {len(self.members)}: name one with --member, 0 "
-                f"to {len(self.members) - 1}"
+                f"{operation}: {run} has {len(self.members)} agents. Select one with {select}, "
+                f"where i is 0 to {len(self.members) - 1}."
             )
 
     def act(
@@ -115,8 +116,8 @@ class Agent:
         policy, state = Policy(self.config, env.spec), jax.device_get(self.state)
         if policy.recurrent:
             raise ValueError(
-                f"network.rnn = {self.config.network.rnn}: what a policy with a memory does "
-                f"depends on more than the observation; Agent.policy.act takes a carry"
+                f"network.rnn = {self.config.network.rnn}: controller does not support recurrent "
+                f"policies. Use Agent.act, or Agent.policy.act with a carry."
             )
         act = how_to_act(self.config, policy, deterministic)
         outside = Outside(env.spec)
@@ -147,7 +148,7 @@ class Acting:
         Raises:
             ValueError: this is several agents.
         """
-        agent.check_single("act is for", "this run")
+        agent.check_single("act", "this run", "agent.member(i)")
         env = registry.make(agent.config.env, 1, evaluation=True)
         self._to_simulator = env.to_simulator
         self._outside = Outside(env.spec)
@@ -169,7 +170,8 @@ class Acting:
         size, before = len(rows.present), self._present
         if self._policy.recurrent and before is not None and len(before) != size:
             raise ValueError(
-                f"a batch of {size} observations follows one of {len(before)}. Call reset first."
+                f"obs: a batch of {size} observations follows one of {len(before)}. Call "
+                f"agent.reset() first."
             )
         if before is None or len(before) != size:
             self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)

@@ -169,12 +169,12 @@ class Checkpoints:
 
     def _newest_intact(self) -> int:
         """Returns the steps of the newest intact checkpoint, and renames newer, damaged ones."""
-        advice = "Use a backup, --clobber (deletes this run), or another --run_dir."
+        advice = "Restore a backup, delete this run with --clobber, or use another --run_dir."
         _, step, damaged = _first_intact(self._folder, lambda saved: saved.check(), advice)
         if damaged:
             names = [self._set_aside(number).name for number in damaged]
             log.warning(
-                "%s. Training continues from checkpoint %d, and %s steps are lost. Renamed: %s.",
+                "%s. Training continues from checkpoint %d, %s steps earlier. Renamed to %s.",
                 _described(self._folder, damaged),
                 step,
                 f"{max(damaged) - step:,}",
@@ -390,15 +390,15 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
     found = {name: x.shape for name, x in arrays.items()}
     if shapes.keys() - found.keys() == {"bonus_return"}:
         raise ValueError(
-            f"{folder} was saved by version 0.2 or older, which scaled intrinsic rewards "
-            f"differently, and cannot be resumed. Use another --run_dir. The run can still be "
-            f"evaluated."
+            f"{folder}: version 0.2 or older saved this checkpoint and scaled intrinsic rewards "
+            f"differently. The run cannot be resumed, but it can be evaluated. To train, use "
+            f"another --run_dir."
         )
     if shapes != found:
-        log.debug("%s should have %s, and has %s", folder, shapes, found)
+        log.debug("%s: expected shapes %s, found %s", folder, shapes, found)
         raise ValueError(
-            f"{folder} does not fit the run's config.yaml: one of them was changed or damaged, or "
-            f"made by another version"
+            f"{folder}: the checkpoint does not match the run's config.yaml. One of them was "
+            f"changed, damaged, or written by another version."
         )
     placed = [_place(arrays[name], x) for name, x in leaves.items()]
     return jax.tree.unflatten(jax.tree.structure(template), placed)
@@ -515,7 +515,12 @@ def restore(
     best = item == "best"
     if best and None in progress.member_best:
         without = [str(i) for i, best in enumerate(progress.member_best) if best is None]
-        log.warning("%s: no evaluation has found a best agent %s", run_dir, ", ".join(without))
+        log.warning(
+            "%s: agents without a best evaluation: %s. Their parameters at the first evaluation are "
+            "used.",
+            run_dir,
+            ", ".join(without),
+        )
     steps = progress.member_best_steps if best else progress.member_steps
     agents = Agent(config, state, progress.env_steps, tuple(members), tuple(steps))
     return agents if len(members) > 1 else agents.member(0)
@@ -537,7 +542,7 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
             log.warning("%s", error)
             damaged = str(error)
     if not agents:
-        raise ValueError(damaged or f"{run_dir}: nothing has been saved yet")
+        raise ValueError(damaged or f"{run_dir}: no checkpoint has been saved yet")
     return agents
 
 
@@ -546,23 +551,27 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, n
     saves = run_dir / "checkpoints"
     steps = _steps(saves)
     if not steps:
-        raise ValueError(f"{run_dir}: nothing has been saved yet")
+        raise ValueError(f"{run_dir}: no checkpoint has been saved yet")
     if checkpoint in ("best", "last"):
         return _find_newest(run_dir, best=checkpoint == "best")
     step = whole(int(checkpoint) if str(checkpoint).isdecimal() else checkpoint)
     if step not in steps:
         has_best = (saves / str(steps[-1]) / "best").is_dir()
         known = ["best"] * has_best + ["last", *map(str, steps)]
-        raise ValueError(f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(known)}")
+        raise ValueError(
+            f"{run_dir}: unknown checkpoint {checkpoint!r}. Checkpoints: {', '.join(known)}"
+        )
     folder = saves / str(step)
     try:
         saved = Saved.open(folder)
         return saved, "agent", saved.arrays("agent")
     except DamagedError as error:
         if not folder.is_dir():
-            raise DamagedError(f"{folder} was deleted by a run that is training") from error
+            raise DamagedError(
+                f"{folder} was deleted by a run that is still training. Try again."
+            ) from error
         raise DamagedError(
-            f"{folder} is damaged ({error}). --checkpoint last uses the newest intact one."
+            f"{folder} is damaged ({error}). Use checkpoint = last for the newest intact one."
         ) from error
 
 
@@ -574,7 +583,7 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np
         return saved, item, saved.arrays(item)
 
     folder = run_dir / "checkpoints"
-    advice = "Try --checkpoint last, or use a backup." if best else "Use a backup."
+    advice = "Try checkpoint = last, or restore a backup." if best else "Restore a backup."
     (saved, item, arrays), step, damaged = _first_intact(folder, read, advice)
     if damaged:
         log.warning(
@@ -584,7 +593,7 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np
             f"{max(damaged) - step:,}",
         )
     if best and item != "best":
-        log.warning("%s: no evaluation has found a best agent; this is the last save", run_dir)
+        log.warning("%s: no agent has been evaluated. The last checkpoint is used.", run_dir)
     return saved, item, arrays
 
 
@@ -613,7 +622,9 @@ def _first_intact(
                     break
                 damaged[step] = str(error)
         else:
-            raise ValueError(f"{_described(folder, damaged)}. No intact one is left. {advice}")
+            raise ValueError(
+                f"{_described(folder, damaged)}. All checkpoints are damaged. {advice}"
+            )
 
 
 def _described(folder: Path, damaged: dict[int, str]) -> str:

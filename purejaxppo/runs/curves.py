@@ -48,13 +48,13 @@ def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
     """Draw the learning curve of a run; return the reason if that fails, otherwise ""."""
     alike = len({member.ppo for member in members}) == 1
     size, seed = len(members), config.seed
-    what = f"{size} seeds from {seed}" if alike else f"{size} agents of several settings"
+    what = f"{size} seeds from {seed}" if alike else f"{size} agents with different settings"
     title = f"{config.env.name}, {what if size > 1 else f'seed {seed}'}"
     path, evaluated = run_dir / "learning_curve.png", config.eval.policy
     try:
         rows = read_csv(run_dir / "metrics.csv")
         if not has_returns(rows):
-            return "no episode ended"
+            return "no episode has ended"
         plot_returns(rows, path, title, evaluated=evaluated, band=alike)
     except Exception as error:  # the run has ended, and its results are saved
         log.debug("no learning curve", exc_info=True)

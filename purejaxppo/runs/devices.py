@@ -45,12 +45,12 @@ def check_platforms(*, calls_lapack: bool = False) -> None:
         why = f" ({said})" if str(error) else ""
         if any(word in str(error) for word in TAKEN):
             raise ValueError(
-                f"JAX cannot use the device{why}: another program has taken it; `nvidia-smi` says "
-                f"which, and CUDA_VISIBLE_DEVICES chooses another card"
+                f"JAX cannot use the device{why}: another program uses it. Find the program with "
+                f"nvidia-smi, or select another GPU with CUDA_VISIBLE_DEVICES."
             ) from error
         raise ValueError(
-            f"JAX_PLATFORMS={asked}: JAX finds no such device{why}; pip install "
-            f"'purejaxppo[cuda12]' or 'purejaxppo[cuda13]', by the driver, or unset JAX_PLATFORMS"
+            f"JAX_PLATFORMS={asked}: JAX does not find this device{why}. Unset JAX_PLATFORMS, or "
+            f"run: pip install 'purejaxppo[cuda12]' (cuda13 for newer drivers)"
         ) from error
 
 
@@ -89,7 +89,7 @@ def start_jax(setup: Setup, place: places.Place = places.ALONE) -> list[jax.Devi
         use_cpu_cores(most or place.cores, calls_host=setup.on_host)
         by_process = found(calls_lapack=setup.calls_lapack)
     if config.devices > len(by_process[0]):
-        raise ValueError(f"devices = {config.devices}, but JAX sees {len(by_process[0])}")
+        raise ValueError(f"devices = {config.devices}: JAX finds only {len(by_process[0])}")
     check_cpu(setup, by_process[0][0])
     if config.keep_cores_awake:
         awake.check()

@@ -22,7 +22,7 @@ from purejaxppo.types import AgentState, RolloutState, TrainState
 log = logging.getLogger("purejaxppo")
 
 REMEDY = (
-    f"Observations and rewards must be finite and within ±{short_number(LARGEST)}: scale them, "
+    f"Observations and rewards must be finite and within ±{short_number(LARGEST)}. Scale them, "
     "or fix the simulator."
 )
 

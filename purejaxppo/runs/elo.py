@@ -114,7 +114,7 @@ def plot(steps: Sequence[int], found: Ratings, path: Path, title: str) -> None:
         yerr=CONFIDENT * found.error[1:],
         marker="o",
         capsize=3,
-        label="saved agents, with 95 % intervals",
+        label="checkpoints, with 95 % intervals",
     )
-    axes.axhline(0.0, color="C7", ls="--", label="a random player: 0")
+    axes.axhline(0.0, color="C7", ls="--", label="random player (0)")
     save_figure(figure, path)

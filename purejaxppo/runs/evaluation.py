@@ -89,12 +89,12 @@ class Evaluation(NamedTuple):
         diverged, cut = int(np.isnan(r[agents]).sum()), num_cut(r, self.cut)
         x = np.asarray(self.score) if r.ndim > 1 else of_whole(r, r, self.cut)
         if not episodes:
-            return f"no episodes: {r.size} slots had no agent within eval.max_steps steps"
+            return f"no episodes: no agent appeared in {r.size} slots within eval.max_steps steps"
         if np.isnan(x).any():
             of = f" of {len(r)} agents" if r.ndim > 1 else ""
             return (
                 f"{_episodes(episodes)}{of}: {diverged} diverged, too many for a mean return "
-                f"(above {MOST_DIVERGED:.0%})"
+                f"(more than {MOST_DIVERGED:.0%})"
             )
         parts = [f"{diverged} diverged"] if diverged else []
         parts += [f"{cut} cut"] if cut else []
@@ -141,8 +141,8 @@ def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
         here, learned = getattr(spec, what), getattr(policy, what)
         if here != learned:
             raise ValueError(
-                f"eval.options: with these the task's {what} space is {here}, and the policy's is "
-                f"{learned}: evaluations need the same spaces as training"
+                f"eval.options: with these options the task's {what} space is {here}, but the "
+                f"policy's is {learned}. Evaluations need the same spaces as training."
             )
 
 
@@ -292,7 +292,7 @@ def evaluate(
             used.
     """
     if (count := whole(episodes)) is None:
-        raise ValueError(f"episodes = {episodes!r}: it must be a whole number")
+        raise ValueError(f"episodes = {episodes!r} must be a whole number")
     episodes = count
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")

@@ -88,7 +88,7 @@ def save_first(run: Training) -> str:
     steps, saved = run.progress.env_steps, run.checkpoints.finished()
     folder = short_path(run.run_dir)
     if saved is None:
-        done, then = f"Nothing could be saved in {folder}", "start again"
+        done, then = f"No checkpoint could be saved in {folder}", "start again"
     elif saved == steps:
         done, then = f"Saved at {steps:,} steps in {folder}", "resume"
     else:
@@ -107,7 +107,7 @@ def too_little_memory(config: Config, error: BaseException) -> str:
         f"the device has too little memory for env.num_envs = {config.env.num_envs} x "
         f"ppo.rollout_length = {config.ppo.rollout_length} rows with ppo.num_minibatches = "
         f"{config.ppo.num_minibatches} ({processes.reason(error)}). Use fewer environments or "
-        f"more minibatches, or end other programs on the device."
+        f"more minibatches, or stop other programs on the device."
     )
 
 

@@ -86,13 +86,13 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
     """
     try:
         if run_dir.exists() and not run_dir.is_dir():
-            raise ValueError(f"{run_dir} is a file; --run_dir names a folder")
+            raise ValueError(f"{run_dir} is a file. --run_dir must be a folder.")
         known = {*ours, LOCK}
         names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
         foreign = sorted(name for name in names - known if not name.endswith(".log"))
         if foreign and not {CONFIG, VERSIONS} <= names & known:
             raise ValueError(
-                f"{run_dir} holds something else than a run ({foreign[0]}); name another --run_dir"
+                f"{run_dir} is not a run folder: it contains {foreign[0]}. Use another --run_dir."
             )
         run_dir.mkdir(parents=True, exist_ok=True)
         lock = (run_dir / LOCK).open("w")
@@ -128,7 +128,7 @@ def writing_to(place: str | Path, kind: type[Exception] = OSError) -> Iterator[N
 def check_is_run(run_dir: Path) -> None:
     """Raises ValueError for a folder that no run was made in."""
     if not (run_dir / CONFIG).is_file():
-        raise ValueError(f"{run_dir}: not a run folder (it has no {CONFIG})")
+        raise ValueError(f"{run_dir}: not a run folder ({CONFIG} is missing)")
 
 
 def _lock(lock, run_dir: Path) -> None:
@@ -137,7 +137,9 @@ def _lock(lock, run_dir: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ValueError(f"{run_dir} is being trained by another process") from error
+        raise ValueError(
+            f"{run_dir} is in use: another process trains in it. Use another --run_dir."
+        ) from error
     except OSError as error:  # some network file systems have no locks
         log.debug("%s cannot be locked: %s", run_dir, error)
 
@@ -167,13 +169,13 @@ def code_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
     for config in configs:
         for file in imported_files(config):
             change = changed.get(str(file))
-            instead = f", and not of {change.original}: {_reason(change)}" if change else ""
-            lines.append(f"{folder} runs code of {file}{instead}")
+            instead = f", not from {change.original}: {_reason(change)}" if change else ""
+            lines.append(f"{folder} runs code from {file}{instead}")
         evaluated = replace(config.env, options={**config.env.options, **config.eval.options})
         started = [registry.started(config.env), registry.started(evaluated)]
         modules = imported_modules(config) + [module for one in started for module in one.modules]
         programs = [program for one in started for program in one.programs]
-        lines += [f"{folder} runs code of the module {_with_place(module)}" for module in modules]
+        lines += [f"{folder} runs code from the module {_with_place(module)}" for module in modules]
         lines += [f"{folder} runs the program {program}" for program in programs]
     return list(dict.fromkeys(map(_printable, lines)))
 
@@ -210,8 +212,8 @@ def check_outside(config: Config, run_dir: Path) -> None:
     for file in imported_files(config):
         if file.is_relative_to(run_dir.resolve()):
             raise ValueError(
-                f"{file} lies in the run that is to be deleted: name the original, or another "
-                f"--run_dir"
+                f"--clobber would delete {file}, which the config needs. Name the original file, "
+                f"or use another --run_dir."
             )
 
 

@@ -49,8 +49,8 @@ class CheckAgents:
         if gone - self._gone and not run.lost:
             names = ", ".join(f"{i} (seed {run.members[i].seed})" for i in sorted(gone))
             run.console.say(
-                f"agent {names} has no score after {run.progress.env_steps:,} steps: numbers are "
-                f"not finite, or every step diverges"
+                f"agents without a score after {run.progress.env_steps:,} steps: {names}. Their "
+                f"parameters or outputs are not finite, or all their steps diverge."
             )
         self._gone = gone
 
@@ -148,7 +148,7 @@ def warning(row: Row, value: str) -> str:
     """
     diverged = int(row["charts/diverged"])
     episodes = f"{diverged:,} of {diverged + int(row['charts/episodes']):,} episodes"
-    return f"{episodes} were cut: {_reason(value)}. {REMEDY}"
+    return f"{episodes} diverged: {_reason(value)}. {REMEDY}"
 
 
 def all_diverged(value: str, updates: int, saved: int | None) -> str:
@@ -159,12 +159,10 @@ def all_diverged(value: str, updates: int, saved: int | None) -> str:
         updates: number of successive updates in which every step diverged.
         saved: environment steps of the last checkpoint; None without one.
     """
-    kept = f"the checkpoint at {saved:,} steps is kept" if saved else "nothing was saved"
-    return f"every step of {updates} updates diverged: {_reason(value)}; {kept}. {REMEDY}"
+    kept = f"The checkpoint at {saved:,} steps is intact." if saved else "Nothing was saved."
+    return f"all steps of {updates} updates diverged: {_reason(value)}. {kept} {REMEDY}"
 
 
 def _reason(value: str) -> str:
-    return (
-        value
-        or f"NaN, infinity or numbers beyond ±{short_number(LARGEST)}, or a simulator that failed"
-    )
+    beyond = f"values are NaN, infinite or beyond ±{short_number(LARGEST)}, or the simulator failed"
+    return value or beyond

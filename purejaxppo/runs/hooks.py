@@ -99,7 +99,7 @@ class Evaluate:
             assert p.best_return is not None
             after = f"return {number(p.best_return)}"
         run.console.say(
-            f"{changed}: the best agent so far was evaluated again, with {after} (before: "
+            f"{changed}. The best agent so far was evaluated again: {after} (before: "
             f"{number(before)})"
         )
 

@@ -66,14 +66,16 @@ def not_of_a_save(record: logging.LogRecord) -> bool:
     text = logging.Formatter().format(record)  # with the traceback
     if "orbax" not in text and "ocdbt" not in text:
         return True
-    logging.getLogger("purejaxppo").debug("a late error of a save: %s", text)
+    logging.getLogger("purejaxppo").debug("late error of a failed checkpoint: %s", text)
     return False
 
 
 def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
     """Logs errors of TensorStore that arrive after a failed save; passes others to `hook`."""
     if str(lost.exc_value) == "Event loop is closed":
-        logging.getLogger("absl").debug("a late result", exc_info=lost.exc_value)
+        logging.getLogger("absl").debug(
+            "late result of a failed checkpoint", exc_info=lost.exc_value
+        )
     else:
         hook(lost)
 

@@ -185,9 +185,9 @@ def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
     if steps >= limit:
         return ""
     return (
-        f"an episode may last {limit} steps, and a selection is due every {steps} steps of an "
-        f"environment: it is left out until every agent has finished an episode; "
-        f"{-(-limit // steps)} times the --population_interval leaves none out"
+        f"an episode may last {limit} steps, but a selection is due every {steps} steps of an "
+        f"environment. Selections are skipped until every agent has finished an episode. "
+        f"Multiply --population_interval by {-(-limit // steps)} to avoid this."
     )
 
 

@@ -47,21 +47,22 @@ def load_teacher(config: Config, student: Policy) -> Agent:
     """
     folder = located(config.pretrain.teacher)
     if not Path(folder).is_dir():
-        raise ValueError(f"pretrain.teacher = {folder}: there is no such run folder")
+        raise ValueError(f"pretrain.teacher = {folder}: run folder not found")
     for line in imports(folder):
         say(line)
     teacher = restore(folder)
     if teacher.members:
         raise ValueError(
-            f"pretrain.teacher = {folder} holds {len(teacher.members)} agents; a teacher is one"
+            f"pretrain.teacher = {folder}: the run has {len(teacher.members)} agents. Use a run "
+            f"with one agent."
         )
     actor = teacher.policy
     for name in ("observation", "action"):
         theirs, ours = getattr(actor, name), getattr(student, name)
         if theirs != ours:
             raise ValueError(
-                f"pretrain.teacher = {folder}: its {name} space is {theirs}, and the student's is "
-                f"{ours}"
+                f"pretrain.teacher = {folder}: the teacher's {name} space is {theirs}, but the "
+                f"student's is {ours}. They must be equal."
             )
     return teacher
 

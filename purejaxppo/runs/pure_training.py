@@ -68,9 +68,11 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     unknown = [name for name in changes if f"ppo.{name}" not in TUNABLE]
     if unknown:
         known = ", ".join(sorted(key.removeprefix("ppo.") for key in TUNABLE))
-        raise ValueError(f"{unknown[0]} is not a tunable float; these are: {known}")
+        raise ValueError(f"{unknown[0]} is not a tunable number. Tunable: {known}")
     if len(changes.get("term_coefs", hp.term_coefs)) != len(hp.term_coefs):
-        raise ValueError(f"term_coefs: ppo.terms has {len(hp.term_coefs)}: give an array for each")
+        raise ValueError(
+            f"term_coefs must have {len(hp.term_coefs)} arrays, one for each entry of ppo.terms"
+        )
     arrays: dict[str, Any] = {
         name: tuple(jnp.asarray(x, jnp.float32) for x in value)
         if name == "term_coefs"
@@ -79,7 +81,7 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     }
     shapes = {name: array.shape for name, array in named_leaves(arrays).items()}
     if len(set(shapes.values())) > 1:
-        raise ValueError(f"arrays to vmap over must have one shape, and these have {shapes}")
+        raise ValueError(f"all arrays to vmap over must have the same shape. Shapes: {shapes}")
     shape = next(iter(shapes.values()), ())
     everywhere = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), hp)
     return everywhere._replace(**arrays)

@@ -48,9 +48,9 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     stochastic = config.eval.stochastic if stochastic is None else stochastic
     task, states, rewards, agents = _record(agent, seed=seed, deterministic=not stochastic)
     video.record(task, states, path, title=str(config.env.name), rewards=rewards)
-    of_all = f" of all {agents} agents together" if agents > 1 else ""
+    of_all = f" (sum over {agents} agents)" if agents > 1 else ""
     place = short_path(Path(path))
-    return f"drew {len(rewards)} steps, return {number(rewards.sum())}{of_all}, into {place}"
+    return f"video: {place}, {len(rewards)} steps, return {number(rewards.sum())}{of_all}"
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):

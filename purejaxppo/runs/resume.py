@@ -36,7 +36,8 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
         more = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
         raise ValueError(
             f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
-            f"{more}. Use another --run_dir, or --clobber to delete it and start from scratch."
+            f"{more}. Use another --run_dir, or --clobber to delete this run and start from "
+            f"scratch."
         )
     check_objects(config, run_dir)
     if not config.num_shards:
@@ -82,7 +83,8 @@ def unknown_objects(config: Config, run_dir: Path) -> list[str]:
     if not (run_dir / CONFIG).is_file():
         return []
     return [
-        f"{ref} is taken for the one that {run_dir} was trained with: an object cannot be compared"
+        f"{run_dir} continues with {ref}. Check that the run was trained with the same object: "
+        f"objects cannot be compared."
         for ref in code_refs(config)
         if ref.text.startswith(references.OBJECT)
     ]
@@ -99,8 +101,8 @@ def check_objects(config: Config, run_dir: Path) -> None:
     objects = [ref.text for ref in code_refs(config) if ref.object is not None]
     for file in {file for text in objects for file in references.files_in(text)} & changed:
         raise ValueError(
-            f"{file} has changed since {run_dir} began, and an object of it was given. Undo the "
-            f"change, train into another run_dir, or clobber this one."
+            f"{file} has changed since {run_dir} began, and the config contains an object from "
+            f"it. Undo the change, use another run_dir, or start from scratch with clobber=True."
         )
 
 
@@ -130,9 +132,8 @@ def moved_schedules(old: Config, new: Config, progress: Progress, *, sparse: boo
     if not moved:
         return ""
     return (
-        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}, so that "
-        f"{after:.0%} of the run is done and no longer {before:.0%}, which moves "
-        f"{', '.join(moved)}"
+        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}: "
+        f"{after:.0%} of the run is done now, {before:.0%} before. This changes {', '.join(moved)}."
     )
 
 

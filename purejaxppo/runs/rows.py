@@ -140,7 +140,7 @@ def read_csv(path: Path) -> list[Row]:
             damaged.append(number)
     if damaged:
         log.warning(
-            "%s: left out %d damaged row(s), the first in line %d", path, len(damaged), damaged[0]
+            "%s: skipped %d damaged row(s), the first on line %d", path, len(damaged), damaged[0]
         )
     return rows
 

@@ -83,7 +83,10 @@ def writing(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[list[str]
                     notes = record_run(setup.config, run_dir, setup.members)
         with processes.raise_together():
             if not (run_dir / CONFIG).is_file():
-                raise ValueError(f"{run_dir} must be in a file system that all processes share")
+                raise ValueError(
+                    f"{run_dir} is not visible to all processes. Use a --run_dir on a shared file "
+                    f"system."
+                )
         yield notes
 
 
@@ -145,7 +148,7 @@ def train(
 def check_wandb(config: Config) -> None:
     """Raise ValueError if a run logs to W&B, which is not installed."""
     if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
-        raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
+        raise ValueError("wandb is not installed. Run: pip install 'purejaxppo[wandb]'")
 
 
 def continued(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, list[str]]:
@@ -203,13 +206,14 @@ def announce(run: Training, *, stay_awake: bool) -> None:
     device = setup.devices[0]
     kept = " kept awake" if stay_awake else ""
     members = len(run.members)
-    agents = f"{members} agents of " if members > 1 else ""
-    parts = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
+    agents = f"{members} agents with " if members > 1 else ""
+    each = " each" if members > 1 else ""
+    parts = "1 shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     apart = f" in {jax.process_count()} processes" if processes.is_distributed() else ""
     run.console.say(
-        f"{config.env.name} on {shards.num_devices} x {device.device_kind} ({device.platform})"
-        f"{kept}{apart}, {agents}{config.env.num_envs} environments in {parts}, into "
-        f"{short_path(run.run_dir)}"
+        f"training {config.env.name} on {shards.num_devices} x {device.device_kind} "
+        f"({device.platform}){kept}{apart}: {agents}{config.env.num_envs} environments{each} in "
+        f"{parts}. Run folder: {short_path(run.run_dir)}"
     )
     if setup.note:
         run.console.say(setup.note)
@@ -234,14 +238,15 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if resumes:
         with processes.raise_together():
             state = run.restore(state)
-        afresh = "" if restorable else ", with the simulator started from scratch"
-        console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
+        restarted = "" if restorable else ". The simulator starts from scratch."
+        console.say(f"resuming at {run.progress.env_steps:,} steps{restarted}")
         before = load_config(run.run_dir / CONFIG, saved=True)
         if moved := moved_schedules(before, config, run.progress, sparse=run.intervals.sparse):
             console.say(moved)
     if config.pretrain.teacher and not resumes:
         state = pretraining.teach(programs.parts, programs.key, state, programs.setup.change)
-        console.say(f"imitated {config.pretrain.teacher} for {config.pretrain.updates} updates")
+        teacher, updates = config.pretrain.teacher, config.pretrain.updates
+        console.say(f"pretrained on the teacher {teacher} for {updates} updates")
     if processes.is_main():
         # The save fits this config: only now may it replace the one on disk.
         record_run(config, run.run_dir, run.members)
@@ -249,7 +254,9 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if processes.is_main():
         open_all_loggers(run, columns)
     programs.compile(state)
-    console.say(f"init {init_seconds:.1f} s, compile {programs.compile_seconds:.1f} s")
+    console.say(
+        f"initialised in {init_seconds:.1f} s, compiled in {programs.compile_seconds:.1f} s"
+    )
     return state
 
 
@@ -274,11 +281,13 @@ def report_finished(run: Training, notes: Sequence[str]) -> None:
     saved = run.checkpoints.progress()
     best = f", {text}" if (text := best_evaluation(saved)) else ""
     changes = (
-        f" Not trained: {'; '.join(notes)}; use --run_dir NAME to train them." if notes else ""
+        f" Not applied: {'; '.join(notes)}. Use another --run_dir to train with this."
+        if notes
+        else ""
     )
     run.console.say(
-        f"{short_path(run.run_dir)} is finished: {saved.env_steps:,} steps{best}. A larger "
-        f"--total_timesteps continues it, --clobber starts from scratch.{changes}"
+        f"{short_path(run.run_dir)} is finished: {saved.env_steps:,} steps{best}. Increase "
+        f"--total_timesteps to continue it, or use --clobber to start from scratch.{changes}"
     )
 
 
@@ -286,33 +295,33 @@ def conclude(run: Training, seconds: float) -> int:
     """Print how the run ended; return 0, or 128 + the signal that ended it."""
     p, console, every = run.progress, run.console, run.intervals
     many = len(p.member_steps) > 1
-    each = f" of each of {len(p.member_steps)} agents" if many else ""
+    each = " per agent" if many else ""
     if run.signal and not every.ended(p):
         console.say(
             f"{signal.Signals(run.signal).name}: saved at {p.env_steps:,} steps{each} in "
-            f"{short_path(run.run_dir)}; the same command resumes"
+            f"{short_path(run.run_dir)}. Run the same command to resume."
         )
         return 128 + run.signal
     if run.stopped:
-        console.say(f"stopped by a callback: {run.stopped}; run the same command to continue")
+        console.say(f"stopped by a callback: {run.stopped}. Run the same command to continue.")
     speed = short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
     console.say(
-        f"run {duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in training"
+        f"run time {duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in training"
     )
     if every.ended(p) and every.done(p) < every.total:
         rows = p.update * run.config.steps_per_update
         console.say(
-            f"total_timesteps = {run.config.total_timesteps}: agents decide too rarely, and the "
-            f"run ends after {every.done(p):,} decisions in {rows:,} rows{each}. Increase "
+            f"total_timesteps = {run.config.total_timesteps}: the agents decide too rarely. The "
+            f"run ended after {every.done(p):,} decisions in {rows:,} rows{each}. Increase "
             f"total_timesteps to continue it."
         )
     if text := best_evaluation(p):
-        where = (
-            ", the mean of each agent's best" if many else f" at {p.member_best_steps[0]:,} steps"
-        )
+        where = " (mean over the agents)" if many else f" at {p.member_best_steps[0]:,} steps"
         console.say(f"{text}{where}")
     folder = short_path(run.run_dir)
     curve = folder / "learning_curve.png"
-    console.say(f"no learning curve: {run.no_curve}" if run.no_curve else f"curve: {curve}")
+    console.say(
+        f"no learning curve: {run.no_curve}" if run.no_curve else f"learning curve: {curve}"
+    )
     console.say(f"evaluate: {command_line('evaluate', '--run', folder)}")
     return 0

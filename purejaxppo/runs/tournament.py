@@ -43,8 +43,8 @@ def game_of(config: Config) -> Config:
         players = registry.make(config.env, 1, evaluation=True).spec.num_agents
         if players == 2:
             return config
-        name = f"{name} has {players}" if players > 1 else f"{name} has one"
-    raise ValueError(f"--elo is for games of two players of pgx/, such as pgx/connect_four: {name}")
+        name = f"{name} has {players} players" if players > 1 else f"{name} has one player"
+    raise ValueError(f"--elo needs a pgx/ game of two players, such as pgx/connect_four: {name}")
 
 
 class Match:
@@ -150,15 +150,18 @@ def rate(
     """
     folder = Path(run).absolute()
     if games < 2 or games % 2:
-        raise ValueError(f"--episodes {games} must be even with --elo: each player begins in half")
+        raise ValueError(
+            f"--episodes = {games} must be even with --elo, because each player begins half of "
+            f"the games"
+        )
     agents = restore_all(folder)
     config = game_of(agents[0].config)
     agents = [agent if member == -1 else agent.member(member) for agent in agents]
-    agents[0].check_single("--elo rates", str(run))
+    agents[0].check_single("--elo", str(run))
     count = len(agents)
     say(
-        f"{config.env.name}: {count} saved agents and a random player, {games} games of each of "
-        f"{count * (count + 1) // 2} pairs, sampled actions"
+        f"{config.env.name}: {count} checkpoints and a random player, {games} games for each of "
+        f"{count * (count + 1) // 2} pairs, with sampled actions"
     )
     score = play_all(config, agents, games, seed)
     found = elo.ratings(score)
@@ -166,16 +169,16 @@ def rate(
     rows = elo.table([RANDOM, *map(str, steps)], found, score)
     table, picture = (folder / name for name in RATINGS)
     elo.write_csv(rows, table)
-    elo.plot(steps, found, picture, f"{config.env.name}: {games} games of each pair")
+    elo.plot(steps, found, picture, f"{config.env.name}: {games} games per pair")
     return "\n".join([elo.aligned(rows), *_notes(found, len(agents), run)])
 
 
 def _notes(found: elo.Ratings, saves: int, run: str | Path) -> Iterator[str]:
     """Lines below the table."""
-    yield "Elo points, random = 0, with 95 % intervals; a draw is half a game won"
+    yield "Elo points above the random player, with 95 % intervals. A draw counts as half a win."
     if not found.bounded:
-        yield "a draw was added to each pair: some have won all games, and had no largest rating"
+        yield "One draw was added to each pair, because a player won all its games."
     if saves < 3:
-        more = "with a smaller --checkpoint.interval, and keeps them with --checkpoint.keep 20"
-        yield f"{saves} saved agents; a run makes more {more}"
+        more = "a smaller --checkpoint.interval and --checkpoint.keep 20"
+        yield f"The run has {saves} checkpoints. Train with {more} for more."
     yield f"written: {run}/elo.csv, {run}/elo.png"

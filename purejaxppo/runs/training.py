@@ -157,7 +157,7 @@ class Training:
             added = call(self.callbacks, event, context)
         (stop,) = processes.maximum(float(bool(context.reason)))
         if stop:
-            self.stopped = context.reason or "see the first process"
+            self.stopped = context.reason or "see the output of process 0"
         return added
 
     def save(self) -> bool:

@@ -50,15 +50,19 @@ def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterato
     if not drawn:
         raise ValueError(_missing(chosen))
     if drawn < len(states):
-        raise ValueError(f"OpenGL failed after {drawn} of {len(states)} frames: try another driver")
+        raise ValueError(
+            f"OpenGL failed after {drawn} of {len(states)} frames. Try another driver."
+        )
 
 
 def _missing(chosen: str | None) -> str:
     """The sentence for a machine that cannot draw."""
     if chosen is not None:
-        return f"MUJOCO_GL = {chosen}: MuJoCo cannot draw with it. Unset it to try EGL and OSMesa."
+        return (
+            f"MUJOCO_GL = {chosen}: MuJoCo cannot render with it. Unset it to try EGL and OSMesa."
+        )
     return (
-        "MuJoCo needs OpenGL to draw, also without a display. Run: apt install libosmesa6 "
+        "MuJoCo needs OpenGL to render, even without a display. Run: apt install libosmesa6 "
         "(or libegl1 and libgl1 for EGL)"
     )
 

@@ -43,7 +43,8 @@ def check_target(path: str | Path) -> None:
     path = Path(path)
     if path.suffix.lower() not in VIDEO_SUFFIXES:
         raise ValueError(
-            f"{path}: a video ends in {', '.join(VIDEO_SUFFIXES[:-1])} or {VIDEO_SUFFIXES[-1]}"
+            f"{path}: a video file must end in {', '.join(VIDEO_SUFFIXES[:-1])} or "
+            f"{VIDEO_SUFFIXES[-1]}"
         )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
@@ -52,7 +53,7 @@ def check_target(path: str | Path) -> None:
         needed |= {"imageio_ffmpeg": "imageio-ffmpeg"}
     for module, package in needed.items():
         if importlib.util.find_spec(module) is None:
-            raise ValueError(f"{package} is not installed: pip install 'purejaxppo[render]'")
+            raise ValueError(f"{package} is not installed. Run: pip install 'purejaxppo[render]'")
 
 
 def record(
@@ -76,7 +77,7 @@ def record(
     path = Path(path)
     check_target(path)
     if not states:
-        raise ValueError(f"{path}: an episode without states cannot be drawn")
+        raise ValueError(f"{path}: the episode has no states to draw")
     gif = path.suffix.lower() == ".gif"
     rate = _frame_rate(task)
     stride, rate = _pace(rate, len(states), gif=gif)

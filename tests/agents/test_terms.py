@@ -154,7 +154,7 @@ def test_loss_coefficients_can_vary_within_one_program():
     errors = both.curves.extras["losses/small_features"]
     assert errors.shape == both.curves.env_steps.shape
     assert errors[1, -1] < errors[0, -1]  # the loss with a coefficient is learned
-    with pytest.raises(ValueError, match=r"ppo.terms has 1: give an array for each"):
+    with pytest.raises(ValueError, match=r"term_coefs must have 1 arrays, one for each entry of"):
         hyperparams(config, term_coefs=[jnp.zeros(2), jnp.zeros(2)])
 
 

@@ -539,7 +539,7 @@ def test_host_simulators_get_raw_actions_too(family, make_config, tmp_path):
 def test_one_of_several_agents_is_exported_by_its_index(runs, tmp_path, capsys):
     path = tmp_path / "policy.npz"
     assert run_export(runs, "cartpole", "--to", path) == 2
-    assert "has 2: name one with --member, 0 to 1" in capsys.readouterr().err
+    assert "has 2 agents. Select one with --member i, where i is 0 to 1." in capsys.readouterr().err
     assert run_export(runs, "cartpole", "--to", path, "--member", 1, "--batch", 5) == 0
     agent = restore(runs / "cartpole").member(1)
     obs = np.random.default_rng(0).normal(0, 1, (1000, 4)).astype(np.float32)
@@ -579,8 +579,11 @@ def test_the_metadata_has_the_environment_and_the_steps(runs, tmp_path):
             ["--run", "pendulum", "--to", "a.npz", "--batch", "0"],
             "--batch = 0: must be at least 1",
         ),
-        (["--run", "pendulum", "--to", "a.npz", "--member", "3"], "member = 3: there is only 0"),
-        (["--run", "pendulum", "--to", "a.npz", "--checkpoint", "9"], "no checkpoint '9'"),
+        (
+            ["--run", "pendulum", "--to", "a.npz", "--member", "3"],
+            "member = 3: unknown agent. Use 0",
+        ),
+        (["--run", "pendulum", "--to", "a.npz", "--checkpoint", "9"], "unknown checkpoint '9'"),
     ],
 )
 def test_a_wrong_command_gets_a_one_sentence_error(

@@ -60,7 +60,7 @@ def test_awake_processes_end_with_a_killed_parent():
 def test_awake_cores_are_printed_and_do_not_change_a_run(config_file, capsys):
     for name, flags in (("awake", ["--keep_cores_awake"]), ("asleep", [])):
         assert train(config_file, *flags, "--run_dir", name) == 0
-        assert (" kept awake, " in capsys.readouterr().out) == (name == "awake")
+        assert (" kept awake: " in capsys.readouterr().out) == (name == "awake")
     (awake_state, _), (other, _) = final_state("awake"), final_state("asleep")
     assert_same_bits(awake_state, other)
 

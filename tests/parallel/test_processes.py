@@ -389,7 +389,7 @@ def test_a_config_that_two_processes_cannot_divide_gets_a_one_sentence_error(
 @toy
 def test_more_devices_than_a_process_has_are_rejected():
     config = train_command.parse(["--config", "small.yaml", "--devices", "1000"]).config
-    with pytest.raises(ValueError, match="devices = 1000, but JAX sees 2"):
+    with pytest.raises(ValueError, match="devices = 1000: JAX finds only 2"):
         start_jax(resolve(config), places.Place(1, 2, "here:1", cores=2))
 
 

@@ -218,7 +218,7 @@ def test_a_checkpoint_that_does_not_fit_the_config_gets_a_one_sentence_error(fin
     text = Path("run/config.yaml").read_text()
     Path("run/config.yaml").write_text(text.replace("- 16", "- 32"))
     assert evaluate_command.main(["--run", "run"]) == 2
-    assert "does not fit the run's config.yaml" in error_of(capsys)
+    assert "the checkpoint does not match the run's config.yaml" in error_of(capsys)
 
 
 def test_training_stops_and_changes_nothing_if_the_only_checkpoint_is_damaged(
@@ -230,8 +230,9 @@ def test_training_stops_and_changes_nothing_if_the_only_checkpoint_is_damaged(
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
     assert error_of(capsys) == (
         f"error: {Path('run/checkpoints').absolute()}: damaged checkpoint {last.name} (train "
-        f"cannot be read: no arrays found). No intact one is "
-        f"left. Use a backup, --clobber (deletes this run), or another --run_dir.\n"
+        f"cannot be read: no arrays found). All checkpoints "
+        f"are damaged. Restore a backup, delete this run with --clobber, or use another "
+        f"--run_dir.\n"
     )
     assert contents("run") == before
 
@@ -373,7 +374,7 @@ def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two, 
     folder = run / "checkpoints"
     assert caplog.messages == [
         f"{folder}: damaged checkpoint 20 (agent cannot be read). Training continues from "
-        f"checkpoint 10, and 10 steps are lost. Renamed: 20.damaged."
+        f"checkpoint 10, 10 steps earlier. Renamed to 20.damaged."
     ]
     aside = contents(folder / "20.damaged")
     assert [x for _, x in sorted(aside.items())] == [x for _, x in sorted(before.items())]

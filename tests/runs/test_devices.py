@@ -29,9 +29,9 @@ def test_a_missing_platform_is_named(config_file, monkeypatch):
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        ("INTERNAL: all CUDA-capable devices are busy or unavailable", "has taken it"),
-        ("RESOURCE_EXHAUSTED: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "has taken it"),
-        ("Unable to initialize backend 'cuda': no driver", "finds no such device"),
+        ("INTERNAL: all CUDA-capable devices are busy or unavailable", "another program uses it"),
+        ("RESOURCE_EXHAUSTED: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "another program uses it"),
+        ("Unable to initialize backend 'cuda': no driver", "JAX does not find this device"),
     ],
 )
 def test_an_unusable_gpu_gets_a_one_sentence_error(message, sentence, monkeypatch):

@@ -30,7 +30,7 @@ from purejaxppo.spaces import Box, Discrete, diverged_value
 
 NO = jnp.array(False)
 REMEDY = (
-    "Observations and rewards must be finite and within ±1e10: scale them, or fix the simulator."
+    "Observations and rewards must be finite and within ±1e10. Scale them, or fix the simulator."
 )
 
 
@@ -133,10 +133,10 @@ def test_a_run_in_which_every_step_diverges_stops_and_names_a_value(
     updates = int(rows[-1]["update"])  # the first chunk has one update, later ones more
     assert 5 <= updates < 40
     assert err == (
-        f"error: every step of {updates} updates diverged: {value}; nothing was saved. {REMEDY}\n"
+        f"error: all steps of {updates} updates diverged: {value}. Nothing was saved. {REMEDY}\n"
     )
-    assert out.count("episodes were cut: ") == 1
-    assert f" episodes were cut: {value}. {REMEDY}" in out
+    assert out.count("episodes diverged: ") == 1
+    assert f" episodes diverged: {value}. {REMEDY}" in out
     assert [row["charts/finite"] for row in rows] == [1.0] * (len(rows) - 1) + [0.0]
     assert not Path("run/learning_curve.png").exists()
 
@@ -146,13 +146,13 @@ def test_a_run_with_many_diverged_episodes_warns_once_and_continues(config_file,
     assert train(config_file, "--run_dir", "run") == 0
     out, err = capsys.readouterr()
     # 6 steps of each of 2 environments: two are good, the third diverges, and the same again.
-    warning = f"4 of 4 episodes were cut: observation[1] = 1.9e12. {REMEDY}"
-    assert err == "" and out.splitlines().count(warning) == out.count("were cut") == 1
+    warning = f"4 of 4 episodes diverged: observation[1] = 1.9e12. {REMEDY}"
+    assert err == "" and out.splitlines().count(warning) == out.count("episodes diverged") == 1
     rows = read_csv(Path("run/metrics.csv"))
     assert [(row["global_step"], row["charts/diverged"]) for row in rows] == [
         (8 * i, 4) for i in range(1, 7)
     ]
-    assert "no learning curve: no episode ended" in out
+    assert "no learning curve: no episode has ended" in out
     assert not Path("run/learning_curve.png").exists()
     left = [line.split()[-2] for line in out.splitlines() if line.endswith(" left")]
     assert left and all(len(time) == len("0:00") for time in left)
@@ -229,7 +229,7 @@ def test_an_agent_that_only_diverges_has_no_score_and_the_others_continue(
         for hook in hooks:
             if hook.due(run):
                 hook.act(run)
-        return capsys.readouterr().out.count("has no score after")
+        return capsys.readouterr().out.count("agents without a score after")
 
     quiet = [after([48, 0], [0, 48]) for _ in range(4)]
     quiet.append(after([48, 1], [0, 47]))  # a step that does not diverge: counted from 0 on
@@ -237,7 +237,7 @@ def test_an_agent_that_only_diverges_has_no_score_and_the_others_continue(
     quiet += [after([48, 0], [0, 48]) for _ in range(4)]
     assert not any(quiet)
     assert after([48, 0], [0, 48]) == 1
-    with pytest.raises(NotFiniteError, match="every step of 5 updates diverged"):
+    with pytest.raises(NotFiniteError, match="all steps of 5 updates diverged"):
         for _ in range(5):
             after([0, 0], [48, 48])
     after([48, 48], [0, 0])
@@ -268,7 +268,7 @@ def test_an_evaluation_excludes_few_diverged_episodes_and_has_no_score_with_more
     assert all(np.isnan(row[f"eval/return_{name}"]) for name in ("mean", "std", "min", "max"))
     four = Evaluation(returns, np.full(32, 9))
     assert np.isnan(four.score)
-    assert str(four) == "32 episodes: 4 diverged, too many for a mean return (above 10%)"
+    assert str(four) == "32 episodes: 4 diverged, too many for a mean return (more than 10%)"
     both = Evaluation(np.stack([returns, np.ones(32)]), np.full((2, 32), 9))
     np.testing.assert_array_equal(both.score, [np.nan, 1.0])
     assert "64 episodes of 2 agents: 4 diverged" in str(both)

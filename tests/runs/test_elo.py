@@ -183,10 +183,13 @@ def test_an_impossible_rating_gets_a_one_sentence_error(run, capsys, tmp_path):
     assert "must be even" in said("--run", run, "--elo", "--episodes", 3)
     assert "leave off --checkpoint" in said("--run", run, "--elo", "--checkpoint", "last")
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
-    assert "nothing has been saved yet" in said("--run", tmp_path, "--elo")
-    for name, players in (("gymnax/CartPole-v1", "gymnax/CartPole-v1"), ("pgx/2048", "has one")):
+    assert "no checkpoint has been saved yet" in said("--run", tmp_path, "--elo")
+    for name, players in (
+        ("gymnax/CartPole-v1", "gymnax/CartPole-v1"),
+        ("pgx/2048", "has one player"),
+    ):
         config = load_config(run / "config.yaml", {"env.name": name}, saved=True)
-        with pytest.raises(ValueError, match=r"games of two players.*" + players):
+        with pytest.raises(ValueError, match=r"game of two players.*" + players):
             game_of(config)
 
 

@@ -347,7 +347,7 @@ def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_c
     [
         (Saves(), "Saved at 4,096 steps in runs/a"),
         (Saves(9, before=2048), "The checkpoint at 2,048 steps in runs/a is intact"),
-        (Saves(9), "Nothing could be saved in runs/a"),
+        (Saves(9), "No checkpoint could be saved in runs/a"),
     ],
 )
 def test_an_error_between_chunks_is_reported_after_a_save(saves, done, make_config):

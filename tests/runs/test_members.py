@@ -346,9 +346,9 @@ def test_a_run_of_seeds_resumes_exactly(run):
 
 def test_an_agent_index_beyond_the_run_is_rejected(run, capsys):
     for flags, said in (
-        (["--member", "2"], "member = 2: there is 0 to 1"),
+        (["--member", "2"], "member = 2: unknown agent. Use 0 to 1."),
         (["--member", "-2"], "--member = -2: must be at least -1"),
-        (["--render", "x.gif"], "name one with --member, 0 to 1"),
+        (["--render", "x.gif"], "Select one with --member i, where i is 0 to 1."),
     ):
         assert evaluate_command.main(["--run", str(run), *flags]) == 2
         assert said in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_files_are_copied_with_their_imports(trained):
     assert "name: jax/mine.py:Walk" in text
     assert "objective: mine.py:objective" in text
     original = trained.resolve() / "mine.py"
-    assert imports(trained / "run") == [f"{trained / 'run'} runs code of {original}"]
+    assert imports(trained / "run") == [f"{trained / 'run'} runs code from {original}"]
 
 
 @pytest.mark.toy
@@ -104,11 +104,11 @@ def test_a_changed_original_is_reported_and_not_used(trained, tmp_path, monkeypa
     assert "has changed" not in imports("run")[0]
     (tmp_path / "aside.py").write_text("SIGN = 1 / 0\n")
     (line,) = imports("run")
-    assert line.endswith(f"and not of {tmp_path}/mine.py: aside.py next to it has changed since")
+    assert line.endswith(f"not from {tmp_path}/mine.py: aside.py next to it has changed since")
     restore("run")
     (tmp_path / "mine.py").write_text("raise SystemError\n")
     (line,) = imports("run")
-    assert line.endswith(f", and not of {tmp_path}/mine.py: it has changed since")
+    assert line.endswith(f", not from {tmp_path}/mine.py: it has changed since")
     restore("run")
 
 
@@ -147,7 +147,7 @@ def test_a_run_is_evaluated_elsewhere_in_a_new_process(elsewhere):
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, "-m", "purejaxppo.evaluate", "--run", "run", "--episodes", "2"]
     out = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
-    assert "run runs code of" in out
+    assert "run runs code from" in out
     assert "2 episodes: return" in out
 
 

@@ -76,7 +76,9 @@ def test_a_task_and_a_callback_that_change_their_process_are_trained_and_resumed
     train_video_resume_evaluate(folder, *task)
     teacher = ("--pretrain.teacher", "run", "--pretrain.updates", "1")
     words = ("--run_dir", "student", *SMALL, "--total_timesteps", "256")
-    assert "imitated run for 1 updates" in command(folder, "train", *task, *teacher, *words)
+    assert "pretrained on the teacher run for 1 updates" in command(
+        folder, "train", *task, *teacher, *words
+    )
 
 
 @pytest.mark.toy

@@ -271,7 +271,7 @@ def test_an_interrupted_sweep_reports_how_to_resume_and_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(ShowProgress, "act", interrupting)
         assert sweep(config_file, *GRID, "--run_dir", "parts") == 130
-    assert "the same command resumes" in capsys.readouterr().out
+    assert "Run the same command to resume." in capsys.readouterr().out
     assert sweep(config_file, *GRID, "--run_dir", "parts") == 0
     assert "resuming at" in capsys.readouterr().out
     assert [row["returns"] for row in table("parts")] == [row["returns"] for row in table(swept)]
@@ -295,7 +295,7 @@ def test_sigint_interrupts_a_sweep_process_which_then_resumes(config_file, tmp_p
             break
     rest = process.communicate(timeout=120)[0]
     assert process.returncode == 130, rest
-    assert "the same command resumes" in rest
+    assert "Run the same command to resume." in rest
     assert "Traceback" not in rest
     again = subprocess.run(
         [*command, "--devices", "1"],
@@ -318,7 +318,7 @@ def test_another_sweep_in_the_same_folder_is_rejected(swept, config_file, capsys
     assert sweep(config_file, *other) == 2
     error = error_of(capsys)
     assert "was made with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']" in error
-    assert "--clobber to delete it" in error
+    assert "--clobber to delete this run" in error
     assert table(swept) == before
 
 
@@ -384,7 +384,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
         (("--grid", "ppo.num_minibatches=3"), "is not divisible by ppo.num_minibatches = 3"),
         (("--grid", RATES, "--num_seeds", 0), "num_seeds = 0: must be at least 1"),
-        (("--grid", RATES, "--devices", 64), "devices = 64, but JAX sees"),
+        (("--grid", RATES, "--devices", 64), "devices = 64: JAX finds only"),
         (("--grid", RATES, "--launcher", "cloud"), "must be one of local, ray, slurm"),
         (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
         (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),

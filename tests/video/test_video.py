@@ -201,7 +201,7 @@ def test_motion_capture_bodies_are_rendered_at_their_pose():
 @pytest.mark.parametrize("value", ["off", "no such back end"])
 def test_without_opengl_the_error_names_the_variable(value, model, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", value)
-    with pytest.raises(ValueError, match=f"MUJOCO_GL = {value}: MuJoCo cannot draw .* Unset it"):
+    with pytest.raises(ValueError, match=f"MUJOCO_GL = {value}: MuJoCo cannot render .* Unset it"):
         list(draw_frames(model, [(np.zeros(1), None, None)]))
 
 
@@ -292,8 +292,8 @@ def test_brax_is_rendered_from_its_joint_positions():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("video.avi", r"video\.avi: a video ends in \.mp4, \.gif or \.html"),
-        ("video", r"a video ends in \.mp4, \.gif or \.html"),
+        ("video.avi", r"video\.avi: a video file must end in \.mp4, \.gif or \.html"),
+        ("video", r"a video file must end in \.mp4, \.gif or \.html"),
         ("absent/video.gif", r"the folder .*absent does not exist"),
     ],
 )

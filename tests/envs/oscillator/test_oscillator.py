@@ -445,7 +445,7 @@ def test_a_policy_with_partial_observations_or_a_memory_gets_no_report(changed, 
 
 def test_a_policy_with_a_memory_has_no_controller(make_config):
     config = make_config(network={"hidden": (4,), "rnn": "gru"})
-    with pytest.raises(ValueError, match="depends on more than the observation"):
+    with pytest.raises(ValueError, match="does not support recurrent policies"):
         Agent(config, None).controller()
 
 
