@@ -97,7 +97,7 @@ def test_a_resumed_run_says_once_that_its_schedules_move(config_file, capsys):
     for steps, count in ((512, 0), (1024, 1), (1024, 0)):
         assert train(config_file, "--run_dir", "run", "--total_timesteps", steps) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert sum("moves ppo.learning_rate" in line for line in lines) == count
+        assert sum("This changes ppo.learning_rate" in line for line in lines) == count
 
 
 def test_clobber_starts_afresh(finished_run, config_file):
@@ -222,7 +222,7 @@ def test_a_run_does_not_fail_for_a_video(finished_run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_command.video.importlib.util, "find_spec", lambda name: None)
         said = train_command.write_video(finished_run)
-    assert said == "no video: pillow is not installed: pip install 'purejaxppo[render]'"
+    assert said == "no video: pillow is not installed. Run: pip install 'purejaxppo[render]'"
     shutil.rmtree("run/checkpoints")
     assert (
         train_command.write_video(finished_run) == "no video: run: no checkpoint has been saved yet"
