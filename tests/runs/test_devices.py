@@ -22,7 +22,7 @@ def fails_with(message, kind=RuntimeError):
 def test_a_missing_platform_is_named(config_file, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     _, said = start(config_file).communicate()
-    assert "JAX_PLATFORMS=cuda: JAX finds no such device" in said
+    assert "JAX_PLATFORMS=cuda: JAX does not find this device" in said
     assert "Traceback" not in said
 
 
