@@ -138,7 +138,7 @@ def test_settings_are_grouped_by_structure(make_config):
 def test_a_grid_is_one_program_and_equals_agents_trained_alone(swept, config_file):
     out = Path("out").read_text()
     assert "4 settings x 2 seeds in 1 program\n" in out
-    assert "8 agents of 8 environments" in out
+    assert "8 agents with 8 environments each" in out
     rows = table(swept)
     assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4]
     means = [float(row["return_mean"]) for row in rows]
