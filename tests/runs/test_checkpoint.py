@@ -414,7 +414,7 @@ def test_the_error_of_a_run_with_only_damaged_checkpoints_names_them_and_their_f
     run = two[0]
     damage(run, 20, "*")
     flip(run / "checkpoints" / "10" / "progress" / "metadata")
-    named = r"checkpoints: damaged checkpoints 20 \(.* cannot be read\), 10 \(progress has.*\)\. All"
+    named = r"checkpoints: damaged checkpoints 20 \(.* cannot be read\), 10 \(progress.*\)\. All"
     for read in (Checkpoints, restore, functools.partial(restore, checkpoint="last")):
         with pytest.raises(ValueError, match=named):
             read(run)
