@@ -11,7 +11,7 @@ from support import nested_envs
 
 import purejaxppo as ppo
 from purejaxppo.envs import registry
-from purejaxppo.envs.native import Array
+from purejaxppo.envs.native import NativeArray
 from purejaxppo.export import files as export
 from purejaxppo.export import player
 from purejaxppo.runs.agent import Agent
@@ -206,7 +206,7 @@ def test_file_describes_its_arrays_and_rejects_others(make_agent, tmp_path):
 
 @pytest.mark.toy
 def test_choices_beyond_int32_cannot_be_exported():
-    array = Array(Discrete(2), (), "int64", 10**12)
+    array = NativeArray(Discrete(2), (), "int64", 10**12)
     with pytest.raises(ValueError, match="obs has integers from 1000000000000 to 1000000000001"):
         export.array_in_words(player.Port("obs", (1,), "int32"), array)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from purejaxppo.envs import registry
-from purejaxppo.envs.native import Array, Parts, decoder, form_of, read, within
+from purejaxppo.envs.native import NativeArray, NativeComposite, decoder, form_of, read, within
 from purejaxppo.runs.agent import Agent
 from purejaxppo.spaces import Box, Discrete, MultiDiscrete
 from purejaxppo.types import AgentState
@@ -107,9 +107,10 @@ def test_batches_of_other_sizes_need_a_reset_only_with_a_memory(make_agent):
     assert agent.act(obs).shape == (8, 1)
 
 
-FORM = Parts((("b", Array(Discrete(3), (), "int64", 4)), ("a", form_of(Box((2,))))))
-PAIR = Parts(
-    ((0, Array(MultiDiscrete((2, 3, 2, 2)), (2, 2), "int64", ((1, 0), (0, -5)))), (1, FORM)), True
+FORM = NativeComposite((("b", NativeArray(Discrete(3), (), "int64", 4)), ("a", form_of(Box((2,))))))
+PAIR = NativeComposite(
+    ((0, NativeArray(MultiDiscrete((2, 3, 2, 2)), (2, 2), "int64", ((1, 0), (0, -5)))), (1, FORM)),
+    True,
 )
 
 
@@ -166,7 +167,7 @@ def test_observation_outside_of_its_space_is_an_error(form, obs, said):
 
 def test_actions_lie_within_bounds_that_float32_rounds_outwards():
     high = np.nextafter(1.0, 0.0)
-    form = Array(Box((), 0.1, high), (), "float64")
+    form = NativeArray(Box((), 0.1, high), (), "float64")
     assert decoder(form)(np.float32([0.0, 1.0])).tolist() == [0.1, high]
     low, most = within(form.space, np.float32)
     assert low >= 0.1 and most <= high and most > 0.9999

@@ -1,7 +1,7 @@
 """The full interface of a task, with defaults for everything optional.
 
-Adapters and wrappers derive from `Adapted` and override what they support. Custom tasks only need
-the interface of `base.Task` or `base.MultiTask`; `adapted` adds the defaults.
+Adapters and wrappers derive from `BaseTask` and override what they support. Custom tasks only need
+the interface of `base.Task` or `base.MultiTask`; `as_base_task` adds the defaults.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ FRAME_RATE = 10.0
 """Steps per second of videos, for tasks that do not define it."""
 
 
-class Adapted:
+class BaseTask:
     """One environment in JAX, or one world of several agents, without resets."""
 
     observation: Any
@@ -42,7 +42,7 @@ class Adapted:
     draw_parameters: Callable[[Key], dict[str, jax.Array]] | None = None
     """key -> further values for `adjusted`, which the simulator itself draws for an episode."""
     team: Team | None = None
-    """The agents of a world that acts as one environment; see `worlds.World`."""
+    """The agents of a world that acts as one environment; see `worlds.JointTask`."""
     keeps_windows: bool = False
     """For custom wrappers: True if sliding windows still slide as the space declares."""
 
@@ -98,10 +98,10 @@ class Adapted:
         return charts.frames(states, height=height, width=width)
 
 
-INTERFACE = ("observation", "action", *(name for name in vars(Adapted) if name[0] != "_"))
+INTERFACE = ("observation", "action", *(name for name in vars(BaseTask) if name[0] != "_"))
 
 
-class Custom(Adapted):
+class CustomTask(BaseTask):
     """A custom task, with defaults for members that it does not define."""
 
     def __init__(self, task: Task | MultiTask) -> None:
@@ -118,6 +118,6 @@ class Custom(Adapted):
         return getattr(self.task, name)
 
 
-def adapted(task: Adapted | Task | MultiTask) -> Adapted:
-    """Return a task with the full interface: itself if it is `Adapted`, else a `Custom`."""
-    return task if isinstance(task, Adapted) else Custom(task)
+def as_base_task(task: BaseTask | Task | MultiTask) -> BaseTask:
+    """Return a task with the full interface: itself if it is `BaseTask`, else a `CustomTask`."""
+    return task if isinstance(task, BaseTask) else CustomTask(task)

@@ -3,7 +3,7 @@
 The trainer sees `Env`, a batch of N environments, and nothing of the simulator behind it.
 Simulators written in JAX implement the smaller `Task`, one environment without resets;
 `vectorize.VectorEnv` lifts it. Tasks of several agents implement `MultiTask`, and each agent is a
-row of the batch (`worlds.WorldsEnv`).
+row of the batch (`worlds.MultiAgentEnv`).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import jax
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
-from purejaxppo.envs.native import Native
+from purejaxppo.envs.native import NativeSpaces
 from purejaxppo.envs.step import EnvStep as EnvStep  # noqa: PLC0414 - re-exported
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import Space
@@ -49,7 +49,7 @@ class EnvSpec:
     """True if the state can be saved and continued exactly (False for host simulators)."""
     success_above: float | None = None
     """Episodes with a greater return are a success, such as a game won; None: not defined."""
-    native: Native | None = None
+    native: NativeSpaces | None = None
     """The simulator's own observations and actions, if they differ from the spaces above."""
     team: Team | None = None
     """The agents of a world, if each agent is a row."""
@@ -138,7 +138,7 @@ class TaskStep(NamedTuple):
 class Task(Protocol):
     """One environment in JAX, without resets: pure functions of its state.
 
-    Actions of a bounded `Box` arrive within the space's own bounds. `adapted.Adapted` lists
+    Actions of a bounded `Box` arrive within the space's own bounds. `adapted.BaseTask` lists
     everything else that a task or a `MultiTask` may define, such as `success_above`.
     """
 

@@ -16,28 +16,28 @@ from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import plain, time_limit
 from purejaxppo.config.references import without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted, adapted
+from purejaxppo.envs.adapted import BaseTask, as_base_task
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
-from purejaxppo.envs.wrappers import WithoutWindows
+from purejaxppo.envs.wrappers import WithoutSlide
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 
-def make(name: str, config: EnvConfig) -> Adapted:
+def make(name: str, config: EnvConfig) -> BaseTask:
     """The task that a reference names; see `check`.
 
     Raises:
         ValueError: it cannot be loaded or made, or is not a task.
     """
     ref = without_family(config.name)
-    task = adapted(extensions.make(extensions.TASK, ref, **config.options))
+    task = as_base_task(extensions.make(extensions.TASK, ref, **config.options))
     where = f"env.name = {config.name}: max_episode_steps"
     time_limit(task.max_episode_steps, where, unlimited="0")
     return task
 
 
-def check(task: Adapted, where: str) -> None:
+def check(task: BaseTask, where: str) -> None:
     """Checks a task: its spaces, and the shapes and dtypes of reset and step.
 
     Raises:
@@ -93,7 +93,7 @@ def slides(space: Any) -> bool:
     return isinstance(space, Box) and space.slide != 0
 
 
-def check_first_steps(task: Adapted, where: str) -> None:
+def check_first_steps(task: BaseTask, where: str) -> None:
     """Check the values of a few observations, for which shapes and dtypes are not enough.
 
     Raises:
@@ -115,7 +115,7 @@ def check_first_steps(task: Adapted, where: str) -> None:
                 raise ValueError(f"{where}: {part}{error}") from None
 
 
-def first_steps(task: Adapted, num_steps: int = 4) -> tuple[Any, np.ndarray]:
+def first_steps(task: BaseTask, num_steps: int = 4) -> tuple[Any, np.ndarray]:
     """Return observations [K + 1, ...] after a reset, and True once the episode ended, [K + 1]."""
     action = example(task.action)
 
@@ -150,7 +150,7 @@ def check_windows(space: Box, obs: np.ndarray, over: np.ndarray, where: str) -> 
         )
 
 
-def check_spaces(task: Adapted, where: str) -> None:
+def check_spaces(task: BaseTask, where: str) -> None:
     """Raises ValueError unless observation and action are spaces, of several agents one of each."""
     agents = task.agents
     for name, space in (("observation", task.observation), ("action", task.action)):
@@ -184,7 +184,7 @@ def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
         raise ValueError(f"{where} returns an observation {found}, but its space is {declared}")
 
 
-def wrapped(task: Adapted, config: EnvConfig, *, checked: bool) -> Adapted:
+def wrapped(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseTask:
     """The task in the config's wrappers, the first one innermost; each is traced if `checked`.
 
     Raises:
@@ -192,13 +192,13 @@ def wrapped(task: Adapted, config: EnvConfig, *, checked: bool) -> Adapted:
     """
     for text in config.wrappers:
         wrapper = extensions.make(extensions.WRAPPER, text, task)
-        task = adapted(wrapper)
+        task = as_base_task(wrapper)
         # A wrapper may change returns and observations: it has these only if it defines them.
         for name, default in (("success_above", None), ("keeps_windows", False)):
             if not (hasattr(type(wrapper), name) or name in vars(wrapper)):
                 setattr(task, name, default)
         if slides(task.observation) and not task.keeps_windows:
-            task = WithoutWindows(task)
+            task = WithoutSlide(task)
         if checked:
             check(task, f"env.wrappers = {text}")
     return task

@@ -23,11 +23,11 @@ import jax
 from purejaxppo import streams
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted, ParameterValues, adapted
-from purejaxppo.envs.wrappers import SameReturns
+from purejaxppo.envs.adapted import BaseTask, ParameterValues, as_base_task
+from purejaxppo.envs.wrappers import ReturnPreservingWrapper
 
 
-class Randomized(SameReturns):
+class Randomized(ReturnPreservingWrapper):
     """Draws every episode's parameters: nominal values times uniform factors in [1 - x, 1 + x].
 
     What the task's own `draw_parameters` draws, if there is one, comes to these. All are part of
@@ -58,7 +58,7 @@ class Randomized(SameReturns):
             for (name, x), key in zip(self.spread.items(), keys, strict=True)
         }
 
-    def with_factors(self, drawn: Mapping[str, Any]) -> Adapted:
+    def with_factors(self, drawn: Mapping[str, Any]) -> BaseTask:
         """The task with its parameters multiplied by drawn factors, and with its own draws."""
         factors = {name: x for name, x in drawn.items() if name in self.spread}
         nominal = self.task.parameters
@@ -84,7 +84,7 @@ class Randomized(SameReturns):
         return (drawn, state), out
 
 
-def vary(task: Adapted, spread: Mapping[str, float], values: ParameterValues) -> Adapted:
+def vary(task: BaseTask, spread: Mapping[str, float], values: ParameterValues) -> BaseTask:
     """A task with parameters set and drawn: the task itself if neither is requested.
 
     Args:
@@ -94,10 +94,10 @@ def vary(task: Adapted, spread: Mapping[str, float], values: ParameterValues) ->
     """
     if spread or task.draw_parameters is not None:
         return Randomized(task, spread, values)
-    return adapted(task.adjusted(values)) if values else task
+    return as_base_task(task.adjusted(values)) if values else task
 
 
-def check(task: Adapted, config: EnvConfig) -> None:
+def check(task: BaseTask, config: EnvConfig) -> None:
     """Checks that the config's parameters can be varied, before anything is compiled.
 
     Raises:
@@ -137,7 +137,7 @@ def check_host(config: EnvConfig) -> None:
             )
 
 
-class OtherModel:
+class ModelOverride:
     """A simulator that computes with another physical model than its own.
 
     Brax and Playground hold their model in an attribute, which is exchanged while a call is traced,

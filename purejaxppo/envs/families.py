@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.options import Options, checked, of_task, split
 
@@ -53,7 +53,7 @@ ADAPTERS = {
 class MakeTask(Protocol):
     """Makes one environment in JAX."""
 
-    def __call__(self, name: str, config: EnvConfig, /) -> Adapted | Task | MultiTask:
+    def __call__(self, name: str, config: EnvConfig, /) -> BaseTask | Task | MultiTask:
         """(name of a task without its family, config) -> one environment.
 
         Raises:

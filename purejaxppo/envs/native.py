@@ -28,7 +28,7 @@ from purejaxppo.spaces import (
 
 
 @dataclass(frozen=True)
-class Array:
+class NativeArray:
     """One array of a simulator.
 
     Args:
@@ -45,51 +45,53 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Parts:
+class NativeComposite:
     """A dict or a tuple of forms; the policy's name of a part is its key as text."""
 
-    parts: tuple[tuple[Any, "Form"], ...]
+    parts: tuple[tuple[Any, "NativeSpace"], ...]
     is_tuple: bool = False
 
 
-Form = Array | Parts
+NativeSpace = NativeArray | NativeComposite
 
 
-class Native(NamedTuple):
+class NativeSpaces(NamedTuple):
     """A simulator's own observations and actions."""
 
-    observation: Form
-    action: Form | None
+    observation: NativeSpace
+    action: NativeSpace | None
     """None: the policy's actions are the simulator's."""
 
 
-def form_of(space: Space) -> Form:
+def form_of(space: Space) -> NativeSpace:
     """Return the form of a simulator that uses the policy's space itself."""
     if isinstance(space, Dict):
-        return Parts(tuple((name, form_of(part)) for name, part in space.spaces))
+        return NativeComposite(tuple((name, form_of(part)) for name, part in space.spaces))
     (leaf,) = leaves(space)
-    return Array(space, leaf.shape, leaf.dtype)
+    return NativeArray(space, leaf.shape, leaf.dtype)
 
 
-def space_of(form: Form) -> Space:
+def space_of(form: NativeSpace) -> Space:
     """Return the policy's space of a form."""
-    if isinstance(form, Array):
+    if isinstance(form, NativeArray):
         return form.space
     return Dict.of({str(key): space_of(part) for key, part in form.parts})
 
 
-def arrays_in(form: Form, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Array]]:
+def arrays_in(
+    form: NativeSpace, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], NativeArray]]:
     """Yield a form's arrays with their paths, in the order of `leaves(space_of(form))`."""
-    if isinstance(form, Array):
+    if isinstance(form, NativeArray):
         yield path, form
         return
     for key, part in sorted(form.parts, key=lambda pair: str(pair[0])):
         yield from arrays_in(part, (*path, str(key)))
 
 
-def example(form: Form, batch: int) -> Any:
+def example(form: NativeSpace, batch: int) -> Any:
     """Return zeros [batch, ...] of a form, in the policy's dtypes and with strings as keys."""
-    if isinstance(form, Array):
+    if isinstance(form, NativeArray):
         (leaf,) = leaves(form.space)
         return np.zeros((batch, *form.shape), leaf.dtype)
     if form.is_tuple:
@@ -97,12 +99,12 @@ def example(form: Form, batch: int) -> Any:
     return {str(key): example(part, batch) for key, part in form.parts}
 
 
-def decoder(form: Form, xp: Any = np) -> Callable[[Any], Any]:
+def decoder(form: NativeSpace, xp: Any = np) -> Callable[[Any], Any]:
     """Return a function from a policy's arrays to the simulator's, with any leading axes.
 
     Floats are clipped to their bounds. With `jax.numpy` dtypes stay the policy's.
     """
-    if isinstance(form, Array):
+    if isinstance(form, NativeArray):
         return _array_decoder(form, xp)
     decoders = [(key, decoder(part, xp)) for key, part in form.parts]
     if form.is_tuple:
@@ -110,7 +112,7 @@ def decoder(form: Form, xp: Any = np) -> Callable[[Any], Any]:
     return lambda tree: {key: decode(tree[str(key)]) for key, decode in decoders}
 
 
-def _array_decoder(form: Array, xp: Any) -> Callable[[Any], Any]:
+def _array_decoder(form: NativeArray, xp: Any) -> Callable[[Any], Any]:
     space, shape = form.space, form.shape
     (leaf,) = leaves(space)
     dtype, axes = np.dtype(form.dtype if xp is np else leaf.dtype), len(leaf.shape)
@@ -138,7 +140,7 @@ def within(space: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     return least, most
 
 
-def encode(form: Form, obs: Any, xp: Any) -> Any:
+def encode(form: NativeSpace, obs: Any, xp: Any) -> Any:
     """Convert a simulator's observation [..., *shape] to the policy's arrays without checks.
 
     Args:
@@ -152,7 +154,7 @@ def encode(form: Form, obs: Any, xp: Any) -> Any:
     return _encoded(form, [xp.asarray(value) for value in values_in(form, obs)])
 
 
-def read(form: Form, obs: Any) -> tuple[Any, bool]:
+def read(form: NativeSpace, obs: Any) -> tuple[Any, bool]:
     """Return observations as the policy's arrays [B, ...], and True if `obs` has no batch axis.
 
     Args:
@@ -185,7 +187,7 @@ def read(form: Form, obs: Any) -> tuple[Any, bool]:
     return _encoded(form, [value[None] if single else value for value in values]), single
 
 
-def values_in(form: Form, obs: Any) -> list[Any]:
+def values_in(form: NativeSpace, obs: Any) -> list[Any]:
     """Return an observation's parts in the order of `arrays_in`; a dict may replace a tuple.
 
     Parts that the space does not have are left out, as in training.
@@ -196,8 +198,10 @@ def values_in(form: Form, obs: Any) -> list[Any]:
     return [value for _, value in sorted(_values(form, obs, ()), key=operator.itemgetter(0))]
 
 
-def _values(form: Form, obs: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(form, Array):
+def _values(
+    form: NativeSpace, obs: Any, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(form, NativeArray):
         yield path, obs
         return
     if form.is_tuple and isinstance(obs, tuple | list):
@@ -213,7 +217,7 @@ def _values(form: Form, obs: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple
         yield from _values(part, named[str(key)], (*path, str(key)))
 
 
-def _encoded(form: Form, values: list[Any]) -> Any:
+def _encoded(form: NativeSpace, values: list[Any]) -> Any:
     parts = []
     for value, (_, array) in zip(values, arrays_in(form), strict=True):
         (leaf,) = leaves(array.space)
@@ -223,7 +227,7 @@ def _encoded(form: Form, values: list[Any]) -> Any:
     return tree_of(space_of(form), parts)
 
 
-def _check(path: tuple[str, ...], value: np.ndarray, array: Array) -> None:
+def _check(path: tuple[str, ...], value: np.ndarray, array: NativeArray) -> None:
     """Check that an array's values are finite, and that integers are in their space."""
     diverged = diverged_value(np.zeros(()), [(path, value)])
     if diverged:
@@ -265,7 +269,7 @@ def first_outside(value: np.ndarray, low: Any, high: Any) -> WrongValue | None:
     return WrongValue(index, least, most)
 
 
-def whole_range(array: Array) -> tuple[np.ndarray, np.ndarray]:
+def whole_range(array: NativeArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest and largest integers of an array in the simulator, [shape] or [].
 
     Of a Box they are those of its dtype.
@@ -285,9 +289,9 @@ def _name(path: tuple[str, ...]) -> str:
     return ".".join(("observation", *path))
 
 
-def _expected(form: Form) -> str:
+def _expected(form: NativeSpace) -> str:
     """Describe a form: the kind and shape of each of its arrays."""
-    if isinstance(form, Array):
+    if isinstance(form, NativeArray):
         shape = f" of shape {form.shape}" if form.shape else ""
         return f"{type(form.space).__name__}{shape}"
     inner = [(str(key), _expected(part)) for key, part in form.parts]

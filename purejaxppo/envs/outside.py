@@ -8,21 +8,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.envs.base import EnvSpec
-from purejaxppo.envs.native import Form, Native, Parts, decoder, encode, form_of, read, space_of
+from purejaxppo.envs.native import (
+    NativeComposite,
+    NativeSpace,
+    NativeSpaces,
+    decoder,
+    encode,
+    form_of,
+    read,
+    space_of,
+)
 from purejaxppo.envs.teams import Team, never_empty, split_mask_off
 from purejaxppo.envs.wrappers import shaped
 from purejaxppo.spaces import MASK, example
 
 
-class Rows(NamedTuple):
+class PolicyRows(NamedTuple):
     """Observations as a policy reads them, and a function that converts its actions."""
 
     obs: Any  # [N, ...]
-    leave: Callable[[Any], Any]  # the policy's actions [N, ...] -> the simulator's
+    to_simulator: Callable[[Any], Any]  # the policy's actions [N, ...] -> the simulator's
     present: np.ndarray  # [N] bool: False for agents without an observation
 
 
-class Outside:
+class SpaceConverter:
     """Converts between a simulator's own observations and actions, and a policy's.
 
     Args:
@@ -33,10 +42,10 @@ class Outside:
         """Prepare the conversions."""
         self.team = spec.team
         native = _row_native(spec.team) if spec.team else spec.native
-        self.form: Form = native.observation if native else form_of(spec.observation)
+        self.form: NativeSpace = native.observation if native else form_of(spec.observation)
         self.action = native.action if native else None
 
-    def rows(self, obs: Any) -> Rows:
+    def rows(self, obs: Any) -> PolicyRows:
         """Check and convert observations: one, a batch, or those of a whole world.
 
         Raises:
@@ -47,13 +56,13 @@ class Outside:
         rows, single = read(self.form, obs)
         size = len(jax.tree.leaves(rows)[0])
 
-        def leave(action: Any) -> Any:
+        def to_simulator(action: Any) -> Any:
             if self.team:
-                return _own_actions(self.team, action, rows["agent"], single)
+                return _agent_actions(self.team, action, rows["agent"], single)
             own = action if self.action is None else decoder(self.action)(action)
             return _row(own, 0) if single else own
 
-        return Rows(rows, leave, np.ones(size, bool))
+        return PolicyRows(rows, to_simulator, np.ones(size, bool))
 
     def encode(self, obs: Any) -> Any:
         """Convert traced observations [N, ...] to the policy's arrays."""
@@ -67,33 +76,33 @@ class Outside:
         return decoder(self.action, jnp)(shaped(action, space_of(self.action)) if flat else action)
 
 
-def _row_native(team: Team) -> Native | None:
+def _row_native(team: Team) -> NativeSpaces | None:
     """Return the form of a row with the agent's own `obs`; None where the agents' forms differ."""
     first, *_ = team.native
     if any(native != first for native in team.native):
         return None
     obs = first.observation
-    if isinstance(obs, Parts) and MASK in dict(obs.parts):
+    if isinstance(obs, NativeComposite) and MASK in dict(obs.parts):
         unmasked = tuple(pair for pair in obs.parts if pair[0] != MASK)
-        obs = unmasked[0][1] if len(unmasked) == 1 else Parts(unmasked)
+        obs = unmasked[0][1] if len(unmasked) == 1 else NativeComposite(unmasked)
     parts = [(name, obs if name == "obs" else form_of(part)) for name, part in team.row.spaces]
-    return Native(Parts(tuple(parts)), first.action)
+    return NativeSpaces(NativeComposite(tuple(parts)), first.action)
 
 
 def _row(tree: Any, i: int) -> Any:
     return jax.tree.map(lambda x: x[i], tree)
 
 
-def _own_actions(team: Team, action: Any, agents: np.ndarray, single: bool) -> Any:
+def _agent_actions(team: Team, action: Any, agents: np.ndarray, single: bool) -> Any:
     """Return the actions of rows; a list where the rows' agents have different spaces."""
-    actions = [team.own_action(_row(action, i), int(agent)) for i, agent in enumerate(agents)]
+    actions = [team.to_agent_action(_row(action, i), int(agent)) for i, agent in enumerate(agents)]
     if single:
         return actions[0]
     spaces = {(team.actions[i], team.native[i].action) for i in agents.tolist()}
     return jax.tree.map(lambda *x: np.stack(x), *actions) if len(spaces) == 1 else actions
 
 
-def _world(team: Team, obs: Any) -> Rows:
+def _world(team: Team, obs: Any) -> PolicyRows:
     """Return the rows of one world: a dict of the present agents, or all agents in order.
 
     Raises:
@@ -137,11 +146,11 @@ def _world(team: Team, obs: Any) -> Rows:
         rows[MASK] = team.join_masks(masks, np)
     present = np.isin(agents, list(places.values()))
 
-    def leave(action: Any) -> Any:
-        actions = {key: team.own_action(_row(action, i), i) for key, i in places.items()}
+    def to_simulator(action: Any) -> Any:
+        actions = {key: team.to_agent_action(_row(action, i), i) for key, i in places.items()}
         return actions if isinstance(obs, Mapping) else type(obs)(actions.values())
 
-    return Rows(rows, leave, present)
+    return PolicyRows(rows, to_simulator, present)
 
 
 def _names(team: Team) -> list[str]:

@@ -11,11 +11,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-CHANGING_PROCESS = threading.RLock()
+PROCESS_LOCK = threading.RLock()
 """Lock for code that changes the process and restores it."""
 
 
-class Muted:
+class MutedStream:
     """A text stream that drops the output of the thread that made it; other threads can write."""
 
     def __init__(self, stream: Any) -> None:
@@ -35,8 +35,8 @@ class Muted:
 def quiet(*ignored: tuple[str, type[Warning]]) -> Iterator[None]:
     """Discards the output of this thread, and warnings that match (message, category)."""
     with (
-        CHANGING_PROCESS,
-        contextlib.redirect_stdout(Muted(sys.stdout)),
+        PROCESS_LOCK,
+        contextlib.redirect_stdout(MutedStream(sys.stdout)),
         warnings.catch_warnings(),
     ):
         for message, category in ignored:

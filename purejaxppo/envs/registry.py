@@ -15,14 +15,20 @@ from purejaxppo.config.references import (
 )
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, custom, domain_randomization, families
-from purejaxppo.envs.adapted import Adapted, adapted
+from purejaxppo.envs.adapted import BaseTask, as_base_task
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
-from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, UnitActions, limit_of
+from purejaxppo.envs.worlds import JointTask, MultiAgentEnv, count_worlds, wants_global_state
+from purejaxppo.envs.wrappers import (
+    CastToSpace,
+    PartialObservation,
+    TimeLimit,
+    UnitActions,
+    limit_of,
+)
 
 
 def task_names(name: str) -> list[str]:
@@ -48,18 +54,18 @@ def on_host(config: EnvConfig) -> bool:
     return family is not None and family.on_host
 
 
-class Started(NamedTuple):
+class ExternalCode(NamedTuple):
     """The modules that an environment imports by name, and the programs that it starts."""
 
     modules: list[str]
     programs: list[str]
 
 
-def started(config: EnvConfig) -> Started:
+def external_code(config: EnvConfig) -> ExternalCode:
     """The modules and programs that env.name and env.options name; nothing is imported."""
     family, name = family_of(config), str(config.name).partition("/")[2]
     if family is None:
-        return Started([], [])
+        return ExternalCode([], [])
     options = _named(family, config)
     texts = options["code"]
     texts += [name] * (family.names in ("reference", "id", "module"))
@@ -70,7 +76,7 @@ def started(config: EnvConfig) -> Started:
     if family.names == "program" and not is_editor(config):
         path = Path(name).expanduser().absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
-    return Started(modules, programs)
+    return ExternalCode(modules, programs)
 
 
 def paths(config: EnvConfig) -> list[str]:
@@ -136,7 +142,7 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
     return family, name
 
 
-def in_place(config: EnvConfig) -> EnvConfig:
+def with_file_paths(config: EnvConfig) -> EnvConfig:
     """The config with the places of the files that its options name, in plain texts."""
     options = {
         key: located(value) if isinstance(value, CodeRef) else value
@@ -145,12 +151,11 @@ def in_place(config: EnvConfig) -> EnvConfig:
     return replace(config, options=options)
 
 
-def make_task(config: EnvConfig) -> Adapted:
+def make_task(config: EnvConfig) -> BaseTask:
     """One JAX environment in its wrappers.
 
     Their order is fixed: variation of parameters, custom wrappers, `obs_indices`, time limit,
-    `World` of several agents, action scaling. With a curriculum, the parameters are those of its
-    end.
+    `JointTask` for several agents, action scaling. A curriculum is set to its end values.
 
     Raises:
         ValueError: as `resolve`, or a bad option.
@@ -158,12 +163,12 @@ def make_task(config: EnvConfig) -> Adapted:
     return _wrap(_adapted(config), config, curriculum.schedule(config.curriculum)(1.0))
 
 
-def _adapted(config: EnvConfig) -> Adapted:
+def _adapted(config: EnvConfig) -> BaseTask:
     """The adapter's environment, with the config's variations checked."""
     family, name = resolve(config)
     assert family.make_task is not None
-    config = families.with_checked_options(family, name, in_place(config))
-    task = adapted(family.make_task(name, config))
+    config = families.with_checked_options(family, name, with_file_paths(config))
+    task = as_base_task(family.make_task(name, config))
     domain_randomization.check(task, config)
     return task
 
@@ -184,19 +189,19 @@ def check_code(config: EnvConfig) -> None:
 
 
 def _wrap(
-    task: Adapted, config: EnvConfig, values: curriculum.ParameterValues, *, checked: bool = False
-) -> Adapted:
+    task: BaseTask, config: EnvConfig, values: curriculum.ParameterValues, *, checked: bool = False
+) -> BaseTask:
     """An adapter's task with its parameters set, in its wrappers; see `custom.wrapped`."""
     task = domain_randomization.vary(task, config.randomize, values)
     if config.wrappers and not task.agents:
-        task = Declared(task)
+        task = CastToSpace(task)
     task = custom.wrapped(task, config, checked=checked)
     if config.obs_indices:
         task = PartialObservation(task, config.obs_indices, config.privileged_obs)
     limit = config.max_episode_steps or limit_of(task)
     task = TimeLimit(task, limit) if limit else task
     if task.agents:
-        task = World(task, global_state=wants_global_state(config))
+        task = JointTask(task, global_state=wants_global_state(config))
     return UnitActions(task)
 
 
@@ -226,7 +231,7 @@ def make(
     first: int = 0,
     evaluation: bool = False,
     render: bool = False,
-) -> VectorEnv | CurriculumEnv | HostEnv | WorldsEnv:
+) -> VectorEnv | CurriculumEnv | HostEnv | MultiAgentEnv:
     """A batch of `num_envs` environments under the protocol of `envs.base`.
 
     Args:
@@ -268,7 +273,7 @@ def make(
             return batch(wrapped, num_envs, fresh_every_step=every)
         num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
         worlds = batch(wrapped, num_worlds, fresh_every_step=every)
-        return WorldsEnv(worlds, team)
+        return MultiAgentEnv(worlds, team)
 
     values = curriculum.schedule(config.curriculum)
     if config.curriculum and not evaluation:
@@ -276,11 +281,11 @@ def make(
     return build(values(1.0))
 
 
-def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | WorldsEnv:
+def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | MultiAgentEnv:
     """The environments of a host adapter."""
     family, name = resolve(config)
     assert family.make_batch is not None
-    config = families.with_checked_options(family, name, in_place(config))
+    config = families.with_checked_options(family, name, with_file_paths(config))
     gymnasium = "one of Gymnasium's wrappers (env.options.wrappers)"
     remedies = (
         ("wrappers", config.wrappers, f"Use {gymnasium}."),

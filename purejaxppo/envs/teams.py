@@ -2,7 +2,7 @@
 
 A policy sees a batch of rows of one space, so agents' different spaces are padded to a common one
 here. A world as a whole observes the arrays of all its agents, [A, ...], and acts with all their
-actions joined; `worlds.WorldsEnv` splits it into rows. Nothing here imports JAX, since worker
+actions joined; `worlds.MultiAgentEnv` splits it into rows. Nothing here imports JAX, since worker
 processes import it: `xp` is `numpy` or `jax.numpy`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.native import Native, decoder
+from purejaxppo.envs.native import NativeSpaces, decoder
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 GLOBAL_STATE = "global_state"
@@ -39,7 +39,7 @@ class Team:
     """Space of the world's state, for a centralised critic; None: no state is observed."""
     masked: bool = False
     """True if the world gives a mask of allowed actions at every step."""
-    native: tuple[Native, ...] = ()
+    native: tuple[NativeSpaces, ...] = ()
     """Each agent's own observations and actions in the simulator, masks included."""
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Team:
         return Dict.of(parts)
 
     @property
-    def world(self) -> Dict:
+    def joint_observation(self) -> Dict:
         """Observation space of the world as a whole: rows, and each agent's reward and end."""
         parts: dict[str, Space] = {
             "obs": repeated((self.observation,) * self.size),
@@ -96,7 +96,7 @@ class Team:
     @property
     def joint_action(self) -> Space:
         """Action space of the world as a whole: [A, ...], with each agent's own bounds."""
-        return repeated(tuple(padded_like(own, self.action) for own in self.actions))
+        return repeated(tuple(pad_like(own, self.action) for own in self.actions))
 
     def join(self, values: Sequence[Any], xp: Any) -> Any:
         """A observations, each in its agent's space -> one array (or pytree) [A, ...]."""
@@ -112,11 +112,13 @@ class Team:
 
     def split(self, action: Any, xp: Any) -> tuple[Any, ...]:
         """A joined action -> A actions, each in its agent's space."""
-        return tuple(_own(action, i, self.size, own, xp) for i, own in enumerate(self.actions))
+        return tuple(
+            _agent_action(action, i, self.size, own, xp) for i, own in enumerate(self.actions)
+        )
 
-    def own_action(self, action: Any, i: int) -> Any:
+    def to_agent_action(self, action: Any, i: int) -> Any:
         """Convert a row's action to agent i's own space, in the simulator's form."""
-        own = _own(action, 0, 1, self.actions[i], np)
+        own = _agent_action(action, 0, 1, self.actions[i], np)
         form = self.native[i].action
         return own if form is None else decoder(form)(own)
 
@@ -125,7 +127,7 @@ def joined_state_space(observation: Any) -> Box:
     """Space of all agents' padded observations, concatenated: for worlds without their own state.
 
     Args:
-        observation: `Team.world["obs"]`.
+        observation: `Team.joint_observation["obs"]`.
 
     Raises:
         ValueError: the observations are not vectors.
@@ -178,7 +180,7 @@ def _words(space: Space) -> str:
     return str(space)
 
 
-def padded_like(own: Space, space: Space) -> Space:
+def pad_like(own: Space, space: Space) -> Space:
     """An agent's own space, made as large as the common one, with its own bounds."""
     if not (isinstance(own, Box) and isinstance(space, Box)) or own.shape == space.shape:
         return space if isinstance(own, Discrete) else own
@@ -270,10 +272,10 @@ def _full(space: Any) -> Any:
     return np.ones(space.shape, np.uint8)
 
 
-def _own(action: Any, i: int, size: int, own: Space, xp: Any) -> Any:
+def _agent_action(action: Any, i: int, size: int, own: Space, xp: Any) -> Any:
     """Agent i's part of a joined action."""
     if isinstance(own, Dict):
-        return {name: _own(action[name], i, size, part, xp) for name, part in own.spaces}
+        return {name: _agent_action(action[name], i, size, part, xp) for name, part in own.spaces}
     mine = action.reshape(size, -1)[i]
     if isinstance(own, Discrete):
         return xp.minimum(mine[0], own.n - 1)  # beyond its own actions: the last

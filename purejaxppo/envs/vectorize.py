@@ -12,7 +12,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar, T, Tree
 from purejaxppo.config.plain import plain
-from purejaxppo.envs.adapted import Adapted, adapted
+from purejaxppo.envs.adapted import BaseTask, as_base_task
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
@@ -59,7 +59,7 @@ class VectorEnv(Env):
 
     def __init__(
         self,
-        task: Adapted | Task,
+        task: BaseTask | Task,
         num_envs: int,
         *,
         fresh_every_step: bool,
@@ -67,7 +67,7 @@ class VectorEnv(Env):
         evaluation: bool = False,
     ) -> None:
         """Prepares the batch; nothing is computed yet."""
-        self.task = task = adapted(task)
+        self.task = task = as_base_task(task)
         self.stagger = stagger
         self.fresh_every_step = fresh_every_step
         fraction = self.task.fresh_fraction
@@ -106,7 +106,7 @@ class VectorEnv(Env):
             done=jnp.zeros(self.spec.num_envs, bool),
             key=key,
         )
-        return state, as_declared(obs, self.spec.observation)
+        return state, cast_to_space(obs, self.spec.observation)
 
     def begin_rollout(self, state: VectorState, key: Key, progress: Scalar) -> VectorState:
         """Draws the starts that this rollout's ended episodes will take."""
@@ -124,7 +124,7 @@ class VectorEnv(Env):
 
     def starts(self, state: VectorState) -> Starts:
         """The observations that episodes begin with until the next `begin_rollout`."""
-        return Starts(as_declared(state.fresh[1], self.spec.observation), state.place)
+        return Starts(cast_to_space(state.fresh[1], self.spec.observation), state.place)
 
     def _next(self, state: VectorState, key: Key) -> tuple[EnvState, Obs, Tree]:
         """(state, obs, place) [N, ...] of the episodes that would begin now."""
@@ -164,7 +164,7 @@ class VectorEnv(Env):
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
         step = EnvStep(
-            obs=as_declared(select(valid, out.obs, fresh_obs), self.spec.observation),
+            obs=cast_to_space(select(valid, out.obs, fresh_obs), self.spec.observation),
             reward=jnp.where(valid, out.reward.astype(jnp.float32), 0.0),
             terminated=terminated,
             truncated=truncated,
@@ -247,7 +247,7 @@ def select(mask: jax.Array, on_true: T, on_false: Tree) -> T:
     return jax.tree.map(pick, on_true, on_false)
 
 
-def as_declared(obs: Obs, space: Space) -> Obs:
+def cast_to_space(obs: Obs, space: Space) -> Obs:
     """Cast integers in observations to the floats or bools of their space.
 
     Raises:

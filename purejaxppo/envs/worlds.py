@@ -1,12 +1,13 @@
-"""Worlds of several agents as a batch of rows: row = world * A + agent.
+"""Multi-agent environments as a batch of rows, one per agent: row = world * A + agent.
 
-A world as a whole is an ordinary environment whose observation holds all its agents' observations,
-rewards and ends (`teams.Team.world`): so time limits, scaled actions, fresh starts, divergence
-checks and the bridge to the host are those of any other. `WorldsEnv` splits its results into rows.
+A "world" is one copy of a multi-agent environment. `JointTask` turns it into an ordinary task: its
+observation holds the observations, rewards and ends of all agents (`teams.Team.joint_observation`).
+Time limits, action scaling, resets and divergence checks then work as for any other task.
+`MultiAgentEnv` splits the results into rows.
 
-An agent that is done while its world goes on is `terminated` (or `truncated`) at that step; its
-rows after that are not `valid`, with reward 0 and its last observation. When all are done, the
-world resets: one row that is not `valid` for each agent, with the next episode's first observation.
+An agent that is done before the others is `terminated` (or `truncated`) at that step. Its later
+rows are not `valid` and have reward 0 and its last observation. When all agents are done, the world
+resets: each agent gets one row that is not `valid`, with the first observation of the next episode.
 """
 
 import math
@@ -20,7 +21,7 @@ from flax import struct
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import Env, EnvStep, TaskStep
-from purejaxppo.envs.native import Native, form_of
+from purejaxppo.envs.native import NativeSpaces, form_of
 from purejaxppo.envs.options import Option
 from purejaxppo.envs.teams import (
     ALIVE,
@@ -30,12 +31,12 @@ from purejaxppo.envs.teams import (
     Team,
     joined_state_space,
     never_empty,
-    padded_like,
+    pad_like,
     split_mask,
     split_mask_off,
 )
 from purejaxppo.envs.vectorize import VectorEnv, select
-from purejaxppo.envs.wrappers import SameReturns, flat_space, from_unit, unit_space
+from purejaxppo.envs.wrappers import ReturnPreservingWrapper, flat_space, from_unit, unit_space
 from purejaxppo.spaces import MASK, Discrete, Space, example
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def wants_global_state(config: EnvConfig) -> bool:
     return value
 
 
-class World(SameReturns):
+class JointTask(ReturnPreservingWrapper):
     """A `MultiTask` as a `Task`: one environment with the observations of all its agents.
 
     Args:
@@ -106,14 +107,14 @@ class World(SameReturns):
             observations=tuple(space for space, _ in split),
             actions=tuple(task.action),
             masked=any(masked for _, masked in split),
-            native=tuple(Native(form_of(space), None) for space in task.observation),
+            native=tuple(NativeSpaces(form_of(space), None) for space in task.observation),
         )
-        self._own_state = self.task.state_space
+        self._task_state_space = self.task.state_space
         if global_state:
-            space = self._own_state or joined_state_space(team.world["obs"])
+            space = self._task_state_space or joined_state_space(team.joint_observation["obs"])
             team = replace(team, state=space)
         self.team = team
-        self.observation = team.world
+        self.observation = team.joint_observation
         self.action = flat_space(team.joint_action)
 
     def unwrap(self, state: State) -> EnvState:
@@ -160,18 +161,18 @@ class World(SameReturns):
         return seen
 
     def _observation(self, state: State, reward: jax.Array, end: jax.Array) -> dict[str, Any]:
-        """The world's observation, in the space `Team.world`."""
+        """The world's observation, in the space `Team.joint_observation`."""
         out = {**state.seen, "reward": reward, "end": end}
         if self.team.state is not None:
             out["state"] = (
                 state.seen["obs"].astype(jnp.float32).ravel()
-                if self._own_state is None
+                if self._task_state_space is None
                 else jnp.asarray(self.task.global_state(super().unwrap(state.task)), jnp.float32)
             )
         return out
 
 
-class WorldsState(struct.PyTreeNode):
+class MultiAgentState(struct.PyTreeNode):
     """W worlds of A agents."""
 
     worlds: Any  # the state of the batch of worlds
@@ -183,12 +184,11 @@ class WorldsState(struct.PyTreeNode):
         return self.worlds.task
 
 
-class WorldsEnv(Env):
+class MultiAgentEnv(Env):
     """A batch of W worlds as W x A rows.
 
     Args:
-        worlds: environments with the observation space `team.world` and the action space
-            `team.joint_action`.
+        worlds: environments with the spaces `team.joint_observation` and `team.joint_action`.
         team: the agents of a world.
     """
 
@@ -249,28 +249,30 @@ class WorldsEnv(Env):
     def _in_bounds(self, action: EnvAction, own: Space) -> EnvAction:
         """Return actions [N, ...] with the bounds, or the choices, of an agent's own space."""
         common = self.team.action
-        action = from_unit(action, flat_space(padded_like(own, common)))
+        action = from_unit(action, flat_space(pad_like(own, common)))
         if isinstance(own, Discrete) and own != common:
             return jnp.minimum(action, own.n - 1)
         return action
 
-    def reset(self, key: Key) -> tuple[WorldsState, Obs]:
+    def reset(self, key: Key) -> tuple[MultiAgentState, Obs]:
         """A key -> (state, obs [N, ...])."""
         return self._begun(*self.worlds.reset(key))
 
-    def begin(self, seeds: Any) -> tuple[WorldsState, Any]:
+    def begin(self, seeds: Any) -> tuple[MultiAgentState, Any]:
         """Starts an episode of each world on the host from its own seed; see `HostEnv.begin`."""
         return self._begun(*cast("HostEnv", self.worlds).begin(seeds))
 
-    def _begun(self, worlds: Any, obs: Any) -> tuple[WorldsState, Any]:
+    def _begun(self, worlds: Any, obs: Any) -> tuple[MultiAgentState, Any]:
         """The state before the first step, and the rows' observations."""
-        return WorldsState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
+        return MultiAgentState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
 
-    def begin_rollout(self, state: WorldsState, key: Key, progress: Scalar) -> WorldsState:
+    def begin_rollout(self, state: MultiAgentState, key: Key, progress: Scalar) -> MultiAgentState:
         """Prepares the worlds; see `Env`."""
         return state.replace(worlds=self.worlds.begin_rollout(state.worlds, key, progress))
 
-    def step(self, key: Key, state: WorldsState, action: EnvAction) -> tuple[WorldsState, EnvStep]:
+    def step(
+        self, key: Key, state: MultiAgentState, action: EnvAction
+    ) -> tuple[MultiAgentState, EnvStep]:
         """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         worlds, out = self.worlds.step(key, state.worlds, self._joint(action))
         valid = out.valid[:, None] & state.alive
@@ -289,10 +291,10 @@ class WorldsEnv(Env):
         )
         over = out.terminated | out.truncated | out.diverged
         alive = over[:, None] | (state.alive & ~(terminated | truncated))
-        return WorldsState(worlds, alive), step
+        return MultiAgentState(worlds, alive), step
 
     def raw_step(
-        self, key: Key, state: WorldsState, action: EnvAction
+        self, key: Key, state: MultiAgentState, action: EnvAction
     ) -> tuple[EnvState, TaskStep]:
         """See `VectorEnv.raw_step`; the rows are worlds, [W, ...]."""
         return cast("VectorEnv", self.worlds).raw_step(key, state.worlds, self._joint(action))

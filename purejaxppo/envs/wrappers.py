@@ -12,13 +12,13 @@ import numpy as np
 
 from purejaxppo.aliases import Action, EnvAction, EnvState, Key, Obs
 from purejaxppo.config.plain import time_limit
-from purejaxppo.envs.adapted import Adapted, ParameterValues, adapted
+from purejaxppo.envs.adapted import BaseTask, ParameterValues, as_base_task
 from purejaxppo.envs.base import MultiTask, Task
-from purejaxppo.envs.vectorize import as_declared, select
+from purejaxppo.envs.vectorize import cast_to_space, select
 from purejaxppo.spaces import Box, Dict, Space
 
 
-def limit_of(task: Adapted) -> int:
+def limit_of(task: BaseTask) -> int:
     """Return the time limit of a task as an int; 0 without a limit.
 
     Raises:
@@ -27,16 +27,16 @@ def limit_of(task: Adapted) -> int:
     return time_limit(task.max_episode_steps, "max_episode_steps", unlimited="0")
 
 
-class Wrapper(Adapted):
+class Wrapper(BaseTask):
     """A task that forwards everything to the task inside.
 
     Custom wrappers derive from it, too. They may change returns and observations, so that
     `success_above` and `keeps_windows` are not taken over.
     """
 
-    def __init__(self, task: Adapted | Task | MultiTask) -> None:
+    def __init__(self, task: BaseTask | Task | MultiTask) -> None:
         """Wraps `task`."""
-        self.task = inner = adapted(task)
+        self.task = inner = as_base_task(task)
         self.observation, self.action = inner.observation, inner.action
         self.agents = inner.agents
         self.max_episode_steps = limit_of(inner)
@@ -69,7 +69,7 @@ class Wrapper(Adapted):
     def adjusted(self, values: ParameterValues) -> Self:
         """Return the same wrapper of a task with other parameters."""
         wrapper = copy.copy(self)
-        wrapper.task = adapted(self.task.adjusted(values))
+        wrapper.task = as_base_task(self.task.adjusted(values))
         return wrapper
 
     def global_state(self, state: EnvState) -> jax.Array:
@@ -93,16 +93,16 @@ class Wrapper(Adapted):
         return self.task.draw(states, height=height, width=width)
 
 
-class SameReturns(Wrapper):
+class ReturnPreservingWrapper(Wrapper):
     """A wrapper that does not change returns, so that the same ones are a success."""
 
-    def __init__(self, task: Adapted | Task | MultiTask) -> None:
+    def __init__(self, task: BaseTask | Task | MultiTask) -> None:
         """Wraps `task`."""
         super().__init__(task)
         self.success_above = self.task.success_above
 
 
-class TimeLimit(SameReturns):
+class TimeLimit(ReturnPreservingWrapper):
     """Truncates after `max_episode_steps`, in addition to the task's own ends."""
 
     def __init__(self, task: Task, max_episode_steps: int) -> None:
@@ -132,22 +132,22 @@ class TimeLimit(SameReturns):
         return (state, elapsed), out._replace(truncated=truncated)
 
 
-class Declared(SameReturns):
+class CastToSpace(ReturnPreservingWrapper):
     """Gives what a user's own wrapper may count on: the dtypes of the space, and float rewards."""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """(key) -> (state, obs)."""
         state, obs = self.task.reset(key)
-        return state, as_declared(obs, self.observation)
+        return state, cast_to_space(obs, self.observation)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task."""
         state, out = self.task.step(key, state, action)
-        obs, reward = as_declared(out.obs, self.observation), jnp.asarray(out.reward, jnp.float32)
+        obs, reward = cast_to_space(out.obs, self.observation), jnp.asarray(out.reward, jnp.float32)
         return state, out._replace(obs=obs, reward=reward)
 
 
-class WithoutWindows(SameReturns):
+class WithoutSlide(ReturnPreservingWrapper):
     """Stores sliding windows in full, since observations may not slide as the space declares."""
 
     def __init__(self, task: Task) -> None:
@@ -157,7 +157,7 @@ class WithoutWindows(SameReturns):
             self.observation = replace(task.observation, slide=0)
 
 
-class ActionRepeat(WithoutWindows):
+class ActionRepeat(WithoutSlide):
     """Takes each action several times, until the episode ends, and sums the rewards.
 
     An episode may end before the last repeat, so windows do not slide by a fixed number of values.
@@ -221,7 +221,7 @@ def _affine(unit: jax.Array, low: np.ndarray, high: np.ndarray) -> jax.Array:
     return low + 0.5 * (unit + 1.0) * (high - low)
 
 
-class UnitActions(SameReturns):
+class UnitActions(ReturnPreservingWrapper):
     """Takes bounded continuous actions in [-1, 1]: clips them, then scales them to the bounds."""
 
     def __init__(self, task: Task) -> None:
@@ -238,7 +238,7 @@ class UnitActions(SameReturns):
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
-class PartialObservation(SameReturns):
+class PartialObservation(ReturnPreservingWrapper):
     """Observes some numbers of a vector observation and, if set, all of them as a second part."""
 
     def __init__(self, task: Task, indices: tuple[int, ...], privileged_obs: bool) -> None:
@@ -288,7 +288,7 @@ def flat_space(space: Space) -> Space:
     return replace(space, shape=(int(np.prod(space.shape)),), low=low, high=high)
 
 
-class FlatActions(SameReturns):
+class FlatActions(ReturnPreservingWrapper):
     """Gives a `Box` action space without axes, or with several, exactly one."""
 
     def __init__(self, task: Task) -> None:

@@ -21,8 +21,16 @@ from purejaxppo.agents import normalize
 from purejaxppo.agents.networks import convolutions
 from purejaxppo.agents.policy import Policy
 from purejaxppo.envs import registry
-from purejaxppo.envs.native import Array, Form, arrays_in, decoder, example, form_of, whole_range
-from purejaxppo.envs.outside import Outside
+from purejaxppo.envs.native import (
+    NativeArray,
+    NativeSpace,
+    arrays_in,
+    decoder,
+    example,
+    form_of,
+    whole_range,
+)
+from purejaxppo.envs.outside import SpaceConverter
 from purejaxppo.export import onnx_file, player
 from purejaxppo.export.player import Port, Program
 from purejaxppo.export.trace import trace
@@ -88,13 +96,13 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
     agent = in_float32(agent)
     with on_cpu(), contextlib.closing(registry.make(agent.config.env, 1, evaluation=True)) as env:
         policy, state = agent.policy, jax.device_get(agent.state)
-        outside = Outside(env.spec)
-        act = in_native_form(deterministic(policy, state, env.to_simulator), outside)
-        program = trace_policy(act, policy, batch, metadata(agent), outside.form)
-        program.metadata.update(described(program, outside))
+        converter = SpaceConverter(env.spec)
+        act = in_native_form(deterministic(policy, state, env.to_simulator), converter)
+        program = trace_policy(act, policy, batch, metadata(agent), converter.form)
+        program.metadata.update(described(program, converter))
         with atomic_write(path) as partial:
             play, name = written_as(program, partial, path.suffix)
-            difference = compare(act, policy, play, batch, state.obs_stats, form=outside.form)
+            difference = compare(act, policy, play, batch, state.obs_stats, form=converter.form)
             check_difference(difference, path)
     return Written(path, program, name, max(x.largest for x in difference))
 
@@ -146,23 +154,23 @@ def deterministic(
     return act
 
 
-def in_native_form(act: Callable, outside: Outside) -> Callable:
+def in_native_form(act: Callable, converter: SpaceConverter) -> Callable:
     """Return `act` as a function from the simulator's own observations to its own actions."""
 
     def native_act(obs, carry, start):
-        action, carry = act(outside.encode(obs), carry, start)
-        return outside.decode(action), carry
+        action, carry = act(converter.encode(obs), carry, start)
+        return converter.decode(action), carry
 
     return native_act
 
 
-def described(program: Program, outside: Outside) -> dict[str, Any]:
+def described(program: Program, converter: SpaceConverter) -> dict[str, Any]:
     """Describe the observation's and action's arrays in the simulator, in the program's order.
 
     Raises:
         ValueError: integers do not fit into int32.
     """
-    forms = {"observation": ("obs", outside.form), "action": ("action", outside.action)}
+    forms = {"observation": ("obs", converter.form), "action": ("action", converter.action)}
     return {
         what: [
             array_in_words(port, dict(named_arrays(root, form)).get(port.name))
@@ -173,13 +181,13 @@ def described(program: Program, outside: Outside) -> dict[str, Any]:
     }
 
 
-def named_arrays(root: str, form: Form | None) -> Iterator[tuple[str, Array]]:
+def named_arrays(root: str, form: NativeSpace | None) -> Iterator[tuple[str, NativeArray]]:
     """Yield the arrays of a form with their names in files."""
     for path, array in arrays_in(form) if form else ():
         yield ".".join((root, *path)), array
 
 
-def array_in_words(port: Port, array: Array | None) -> dict[str, Any]:
+def array_in_words(port: Port, array: NativeArray | None) -> dict[str, Any]:
     """Describe an array in the simulator: name, shape, dtype, and `low` and `high` of integers.
 
     Raises:
@@ -202,7 +210,7 @@ def trace_policy(
     policy: Policy,
     batch: int = 1,
     about: dict[str, Any] | None = None,
-    form: Form | None = None,
+    form: NativeSpace | None = None,
 ) -> Program:
     """Traces what `deterministic` returns; convolutions in the form with the fewest operations.
 
@@ -273,7 +281,7 @@ def compare(
     stats: Any = None,
     *,
     count: int = CHECKED,
-    form: Form | None = None,
+    form: NativeSpace | None = None,
 ) -> list[Difference]:
     """Compares a file's actions with the agent's, over random observations.
 

@@ -12,7 +12,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.aliases import EnvAction, Key, Obs
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.envs.outside import Outside
+from purejaxppo.envs.outside import SpaceConverter
 from purejaxppo.types import AgentAct, AgentState
 
 
@@ -120,7 +120,7 @@ class Agent:
                 f"policies. Use Agent.act, or Agent.policy.act with a carry."
             )
         act = how_to_act(self.config, policy, deterministic)
-        outside = Outside(env.spec)
+        converter = SpaceConverter(env.spec)
 
         def step(key: Key, rows: Obs) -> EnvAction:
             n = jax.tree.leaves(rows)[0].shape[0]
@@ -132,9 +132,9 @@ class Agent:
 
         def control(key: Key, obs: Obs) -> EnvAction:
             if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((key, obs))):
-                return outside.decode(step(key, outside.encode(obs)))
-            rows = outside.rows(obs)
-            return rows.leave(jax.device_get(compiled(key, rows.obs)))
+                return converter.decode(step(key, converter.encode(obs)))
+            rows = converter.rows(obs)
+            return rows.to_simulator(jax.device_get(compiled(key, rows.obs)))
 
         return control
 
@@ -151,7 +151,7 @@ class Acting:
         agent.check_single("act", "this run", "agent.member(i)")
         env = registry.make(agent.config.env, 1, evaluation=True)
         self._to_simulator = env.to_simulator
-        self._outside = Outside(env.spec)
+        self._converter = SpaceConverter(env.spec)
         self._policy = Policy(agent.config, env.spec)
         env.close()
         self._config, self._state = agent.config, jax.device_get(agent.state)
@@ -166,7 +166,7 @@ class Acting:
 
     def act(self, obs: Obs, start: Any, deterministic: bool | None) -> Any:
         """Actions for one observation or a batch; see `Agent.act`."""
-        rows = self._outside.rows(obs)
+        rows = self._converter.rows(obs)
         size, before = len(rows.present), self._present
         if self._policy.recurrent and before is not None and len(before) != size:
             raise ValueError(
@@ -183,7 +183,7 @@ class Acting:
         key, self._calls = jax.random.fold_in(self._key, self._calls), self._calls + 1
         step = self._steps[deterministic]
         self._carry, action = step(self._state, key, self._carry, rows.obs, starts)
-        return rows.leave(jax.device_get(action))
+        return rows.to_simulator(jax.device_get(action))
 
     def _make_step(self, deterministic: bool | None) -> Callable:
         act = how_to_act(self._config, self._policy, deterministic)

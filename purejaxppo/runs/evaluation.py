@@ -19,7 +19,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VmapEnv
-from purejaxppo.envs.worlds import WorldsEnv
+from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
@@ -199,7 +199,7 @@ class Evaluator:
             self._shard, (None, None, None, 0), 0, ((0, 0, None, None), 0)
         )
 
-    def _make(self, seed: int) -> HostEnv | WorldsEnv | VmapEnv:
+    def _make(self, seed: int) -> HostEnv | MultiAgentEnv | VmapEnv:
         """The environments of a shard; at most as many simulators on the host as in training."""
         config, shards = evaluated(self.config), self.shards.num_shards
         if self.on_host:
@@ -207,7 +207,7 @@ class Evaluator:
             local = -(-self.episodes // shards)
             first = processes.index() * local
             host = registry.make(config, local, seed=seed, first=first, evaluation=True)
-            return cast("HostEnv | WorldsEnv", host)
+            return cast("HostEnv | MultiAgentEnv", host)
         one = registry.make(config, 1, evaluation=True)
         count = -(-self.episodes // one.spec.num_agents)
         return VmapEnv(one, -(-count // shards))

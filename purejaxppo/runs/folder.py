@@ -172,7 +172,7 @@ def code_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
             instead = f", not from {change.original}: {_reason(change)}" if change else ""
             lines.append(f"{folder} runs code from {file}{instead}")
         evaluated = replace(config.env, options={**config.env.options, **config.eval.options})
-        started = [registry.started(config.env), registry.started(evaluated)]
+        started = [registry.external_code(config.env), registry.external_code(evaluated)]
         modules = imported_modules(config) + [module for one in started for module in one.modules]
         programs = [program for one in started for program in one.programs]
         lines += [f"{folder} runs code from the module {_with_place(module)}" for module in modules]

@@ -13,7 +13,7 @@ from purejaxppo.config.hints import number, short_path
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.worlds import WorldsEnv
+from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.rollout import begin_episodes, step
 from purejaxppo.runs.agent import Agent, how_to_act
 from purejaxppo.runs.episodes import FirstEpisodes, follow, longest, none_yet
@@ -75,7 +75,7 @@ def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
 
 
 def record_episode(
-    env: VectorEnv | WorldsEnv | HostEnv, agent: Agent, seed: int, deterministic: bool | None
+    env: VectorEnv | MultiAgentEnv | HostEnv, agent: Agent, seed: int, deterministic: bool | None
 ) -> Recorded:
     """Records an episode of one environment or world, step by step.
 
@@ -88,7 +88,7 @@ def record_episode(
     def frame(loop: RolloutState) -> Any:
         """What is drawn: the task's state, or the picture of a simulator on the host."""
         if not env.spec.restorable:  # its states are not arrays
-            return cast("HostEnv | WorldsEnv", env).picture(loop.obs)
+            return cast("HostEnv | MultiAgentEnv", env).picture(loop.obs)
         return jax.device_get(one_state(loop.env))
 
     @jax.jit

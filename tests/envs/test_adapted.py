@@ -7,11 +7,11 @@ import pytest
 from support.own_code import Walk
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import INTERFACE, Adapted, adapted
+from purejaxppo.envs.adapted import INTERFACE, BaseTask, as_base_task
 from purejaxppo.envs.adapters import brax
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.domain_randomization import vary
-from purejaxppo.envs.wrappers import ActionRepeat, SameReturns, TimeLimit, Wrapper
+from purejaxppo.envs.wrappers import ActionRepeat, ReturnPreservingWrapper, TimeLimit, Wrapper
 from purejaxppo.spaces import Box, Discrete
 
 pytestmark = pytest.mark.toy
@@ -44,8 +44,8 @@ class Slope:
 
 
 def test_a_plain_task_gets_defaults_for_missing_attributes():
-    task = adapted(Walk())
-    assert isinstance(task, Adapted) and adapted(task) is task
+    task = as_base_task(Walk())
+    assert isinstance(task, BaseTask) and as_base_task(task) is task
     assert (task.max_episode_steps, task.cheap_reset) == (8, True)
     assert (task.agents, task.state_space, task.success_above) == ((), None, None)
     assert (task.fresh_fraction, task.frame_rate, dict(task.parameters)) == (1.0, 10.0, {})
@@ -53,7 +53,7 @@ def test_a_plain_task_gets_defaults_for_missing_attributes():
 
 
 def test_attributes_of_a_plain_task_are_kept():
-    task = adapted(Slope())
+    task = as_base_task(Slope())
     assert (task.success_above, task.fresh_fraction, task.parameters) == (3.0, 0.5, {"slope": 2.0})
     assert task.max_episode_steps == 0
     assert task.length == 7  # beyond the interface, for custom wrappers
@@ -62,7 +62,7 @@ def test_attributes_of_a_plain_task_are_kept():
 @pytest.mark.parametrize("name", [name for name in INTERFACE if name != "success_above"])
 def test_wrappers_forward_the_attributes_of_a_task(name):
     offered = {"draw_parameters": lambda key: {}, "agents": ("a",), "frame_rate": 3.0}
-    task = adapted(Slope())
+    task = as_base_task(Slope())
     for attribute, value in offered.items():
         setattr(task, attribute, value)
     value, outer = getattr(task, name), getattr(Wrapper(task), name)
@@ -72,7 +72,7 @@ def test_wrappers_forward_the_attributes_of_a_task(name):
 
 def test_only_wrappers_that_keep_returns_keep_success_above():
     assert Wrapper(Slope()).success_above is None
-    assert SameReturns(Slope()).success_above == 3.0
+    assert ReturnPreservingWrapper(Slope()).success_above == 3.0
     assert TimeLimit(Slope(), 5).success_above == 3.0
 
 
@@ -83,11 +83,11 @@ def test_a_wrapper_of_an_adjusted_task_is_the_same_wrapper(key):
     for task, paid in ((repeated, 2.0 + 4.0), (steeper, 5.0 + 10.0)):
         state, _ = task.reset(key)
         assert task.step(key, state, jnp.int32(0))[1].reward == paid
-    assert copy.copy(repeated).length == copy.copy(adapted(Slope())).length == 7
+    assert copy.copy(repeated).length == copy.copy(as_base_task(Slope())).length == 7
 
 
 def test_an_adjusted_custom_task_gets_defaults_for_missing_attributes(key):
-    steeper = vary(adapted(Slope()), {}, {"slope": 5.0})
+    steeper = vary(as_base_task(Slope()), {}, {"slope": 5.0})
     assert (steeper.agents, steeper.length) == ((), 7)
     state, _ = steeper.reset(key)
     assert steeper.step(key, state, jnp.int32(0))[1].reward == 5.0
@@ -95,7 +95,7 @@ def test_an_adjusted_custom_task_gets_defaults_for_missing_attributes(key):
 
 
 def test_action_repeat_divides_the_frame_rate():
-    task = adapted(Slope())
+    task = as_base_task(Slope())
     task.frame_rate = 30.0
     assert ActionRepeat(TimeLimit(task, 6), 3).frame_rate == 10.0
 

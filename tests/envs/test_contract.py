@@ -18,7 +18,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import families, registry
 from purejaxppo.envs.base import Env
 from purejaxppo.envs.vectorize import select
-from purejaxppo.envs.worlds import WorldsState
+from purejaxppo.envs.worlds import MultiAgentState
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.types import PolicyStep
 
@@ -351,7 +351,7 @@ def kinds(tree):
 
 def ignored(state):
     """Return the rows whose actions the next step ignores: bool [N]."""
-    if isinstance(state, WorldsState):
+    if isinstance(state, MultiAgentState):
         return (state.worlds.done[:, None] | ~state.alive).ravel()
     return state.done
 

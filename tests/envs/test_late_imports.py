@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from purejaxppo.envs.adapters.late_imports import Late, imported_late
+from purejaxppo.envs.adapters.late_imports import LazyModule, lazy_imports
 
 pytestmark = pytest.mark.toy
 
@@ -25,27 +25,27 @@ def drawing(tmp_path, monkeypatch):
 
 
 def test_a_package_is_imported_when_it_is_first_used(drawing):
-    with imported_late("drawing", "drawing.colors"):
+    with lazy_imports("drawing", "drawing.colors"):
         import played
     assert not {"drawing", "drawing.colors"} & set(sys.modules)
-    assert type(played.c) is Late and not hasattr(played.c, "__path__")
+    assert type(played.c) is LazyModule and not hasattr(played.c, "__path__")
     assert played.c.red == played.colors.red == 255
-    assert type(sys.modules["drawing.colors"]) is not Late
+    assert type(sys.modules["drawing.colors"]) is not LazyModule
     with pytest.raises(AttributeError, match="blue"):
         _ = played.c.blue
 
 
 def test_names_used_during_the_import_are_imported_immediately(drawing):
-    with imported_late("drawing", "drawing.colors"):
+    with lazy_imports("drawing", "drawing.colors"):
         import curious
     assert curious.width == 3
-    assert type(sys.modules["drawing"]) is not Late
+    assert type(sys.modules["drawing"]) is not LazyModule
 
 
 def test_packages_imported_before_are_reused(drawing):
     import drawing.colors
 
-    with imported_late("drawing", "drawing.colors"):
+    with lazy_imports("drawing", "drawing.colors"):
         import played
     assert played.c is drawing.colors is sys.modules["drawing.colors"]
 

@@ -17,7 +17,7 @@ from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.worlds import World, WorldsEnv
+from purejaxppo.envs.worlds import JointTask, MultiAgentEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.evaluation import Evaluator, evaluate
@@ -76,8 +76,8 @@ class WithState(Hand):
 
 def lift(task, num_worlds, limit=0, **options):
     limited = TimeLimit(task, limit or task.max_episode_steps)
-    world = UnitActions(World(limited, **options))
-    return WorldsEnv(VectorEnv(world, num_worlds, fresh_every_step=True), world.team)
+    world = UnitActions(JointTask(limited, **options))
+    return MultiAgentEnv(VectorEnv(world, num_worlds, fresh_every_step=True), world.team)
 
 
 def pettingzoo(name, rows, *, limit=0, kind="thread", **options):

@@ -15,7 +15,7 @@ from purejaxppo.config.schema import CheckpointConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.worlds import World, WorldsEnv
+from purejaxppo.envs.worlds import JointTask, MultiAgentEnv
 from purejaxppo.envs.wrappers import UnitActions
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs import divergence
@@ -177,8 +177,8 @@ def test_the_first_value_beyond_the_limit_is_named():
 
 
 def world(task, num_worlds):
-    one = UnitActions(World(task))
-    return WorldsEnv(VectorEnv(one, num_worlds, fresh_every_step=True), one.team)
+    one = UnitActions(JointTask(task))
+    return MultiAgentEnv(VectorEnv(one, num_worlds, fresh_every_step=True), one.team)
 
 
 def curriculum(task, num_envs):

@@ -17,7 +17,7 @@ from support import opengl as opengl_support
 from support.children import environment
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.registry import make_task
 from purejaxppo.video import mujoco_scene, video
 
@@ -129,7 +129,7 @@ def test_long_gifs_are_thinned_and_fast_simulators_are_shown_in_real_time():
 def test_thinned_videos_start_with_the_first_state_and_end_with_the_last(tmp_path):
     drawn = []
 
-    class Task(Adapted):
+    class Task(BaseTask):
         frame_rate = 125.0
 
         def draw(self, states, *, height, width):

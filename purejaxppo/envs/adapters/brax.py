@@ -60,7 +60,7 @@ def make(name: str, config: EnvConfig) -> "BraxTask":
     try:
         with quiet(("Brax System, piplines and environments are not", Warning)):
             envs = _envs()
-            mjx.use_own_devices()  # every back end reads models by way of MJX
+            mjx.use_local_devices()  # every back end reads models by way of MJX
             env = envs.get_environment(name, backend=backend, **config.options)
     except (TypeError, NotImplementedError) as error:
         raise ValueError(f"env.options for brax/{name}: {error}") from error

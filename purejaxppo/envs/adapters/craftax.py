@@ -16,11 +16,11 @@ import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
-from purejaxppo.envs.quiet import CHANGING_PROCESS
+from purejaxppo.envs.quiet import PROCESS_LOCK
 from purejaxppo.spaces import Box, Discrete
 
 BLOCK_SIZE = 16
@@ -69,7 +69,7 @@ def _renderer(classic: bool, size: int) -> Any:
     its own package: here it gets those of one size.
     """
     renderer, constants = _module(classic, "renderer"), _module(classic, "constants")
-    with CHANGING_PROCESS:
+    with PROCESS_LOCK:
         own, textures = renderer.load_all_textures, constants.load_all_textures_given_size(size)
         try:
             renderer.load_all_textures = lambda: {size: textures}
@@ -83,7 +83,7 @@ def _bytes(image: jax.Array) -> jax.Array:
     return jnp.clip(jnp.round(image), 0, 255).astype(jnp.uint8)
 
 
-class CraftaxTask(Adapted):
+class CraftaxTask(BaseTask):
     """One world of Craftax: `done` is a death, lava, or the last boss, never the time limit."""
 
     cheap_reset = False

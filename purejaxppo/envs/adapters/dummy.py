@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -33,14 +33,14 @@ def task_names() -> list[str]:
     return list(TASKS)
 
 
-def make(name: str, config: EnvConfig) -> Adapted:
+def make(name: str, config: EnvConfig) -> BaseTask:
     """The task called `name`."""
     kinds = {"vector": Vector, "pixels": Pixels, "constant": Constant, "choices": Choices}
     return kinds[name](**config.options)
 
 
 @dataclass(frozen=True)
-class Vector(Adapted):
+class Vector(BaseTask):
     """A vector that rotates with the clock; the reward prefers small actions."""
 
     observation = Box((17,))
@@ -62,7 +62,7 @@ class Vector(Adapted):
 
 
 @dataclass(frozen=True)
-class Pixels(Adapted):
+class Pixels(BaseTask):
     """An image of one shade per channel that the action moves."""
 
     observation = Box((84, 84, 4), 0, 255, "uint8")
@@ -87,7 +87,7 @@ class Pixels(Adapted):
 
 
 @dataclass(frozen=True)
-class Constant(Adapted):
+class Constant(BaseTask):
     """Reward 1 at every step; never ends by itself."""
 
     observation = Box((2,))
@@ -116,7 +116,7 @@ ACTIONS: dict[str, Space] = {
 
 
 @dataclass(frozen=True)
-class Choices(Adapted):
+class Choices(BaseTask):
     """The observation determines the right action; reward 1 for it, less for others.
 
     The observation is three numbers, drawn anew each time. The right discrete action is the index

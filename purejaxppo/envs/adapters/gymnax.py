@@ -14,8 +14,8 @@ from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
 from purejaxppo.config.references import CodeRef, is_reference, without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted, ParameterValues
-from purejaxppo.envs.adapters.late_imports import imported_late
+from purejaxppo.envs.adapted import BaseTask, ParameterValues
+from purejaxppo.envs.adapters.late_imports import lazy_imports
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.workers.gym_spaces import convert
@@ -36,7 +36,7 @@ PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 def _gymnax() -> Any:
-    with imported_late(*PICTURES):
+    with lazy_imports(*PICTURES):
         import gymnax
 
     return gymnax
@@ -47,7 +47,7 @@ def task_names() -> list[str]:
     return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
 
 
-def load_own(value: str | CodeRef) -> tuple[Any, Any]:
+def load_custom(value: str | CodeRef) -> tuple[Any, Any]:
     """(environment, parameters) of a reference in env.name.
 
     Raises:
@@ -63,13 +63,13 @@ def load_own(value: str | CodeRef) -> tuple[Any, Any]:
     return env, params
 
 
-def make(name: str, config: EnvConfig) -> Adapted:
+def make(name: str, config: EnvConfig) -> BaseTask:
     """The gymnax task called `name`; `config.options` replace fields of its parameters.
 
     Raises:
-        ValueError: an option that the task's parameters do not have; or see `load_own`.
+        ValueError: an option that the task's parameters do not have; or see `load_custom`.
     """
-    env, params = load_own(config.name) if is_reference(name) else _gymnax().make(name)
+    env, params = load_custom(config.name) if is_reference(name) else _gymnax().make(name)
     known = {key: plain(value) for key, value in vars(params).items()}
     declared = {
         key: Option(known[key], "", parse=partial(_parameter, type(known[key])))
@@ -166,7 +166,7 @@ def check(task: "GymnaxTask", where: str) -> None:
         ) from error
 
 
-class GymnaxTask(Adapted):
+class GymnaxTask(BaseTask):
     """One gymnax environment, without its auto-reset.
 
     Args:

@@ -22,7 +22,7 @@ import numpy as np
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
-from purejaxppo.envs.adapted import Adapted, ParameterValues
+from purejaxppo.envs.adapted import BaseTask, ParameterValues
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.workers.gym_spaces import convert
@@ -201,7 +201,7 @@ def _unlimit(name: str, env: Any, limit: int) -> int:
     return limit
 
 
-class JaxMarlTask(Adapted):
+class JaxMarlTask(BaseTask):
     """One world of JaxMARL, without its auto-reset: a `MultiTask`.
 
     Observations are float32 arrays of their own shape, of a kitchen int8. They have a part

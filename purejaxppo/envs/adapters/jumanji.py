@@ -15,12 +15,12 @@ import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig, Scalar
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
 from purejaxppo.envs.quiet import quiet
-from purejaxppo.envs.vectorize import as_declared
+from purejaxppo.envs.vectorize import cast_to_space
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -56,7 +56,7 @@ CHEAP_RESETS = frozenset({"PacMan-v1"})
 """Tasks whose resets are nearly constant, so that one costs less than to fetch a start."""
 WHOLE = frozenset({"PacMan-v1"})
 """Tasks whose observations and rewards are integers until they have been checked (`TaskStep`)."""
-DEAR_RESETS = frozenset(
+EXPENSIVE_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
 """Tasks of the dearest resets, and of long episodes: a quarter of the starts is drawn before each
@@ -100,7 +100,7 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
     task = JumanjiTask(env, limit)
     task.cheap_reset = name in CHEAP_RESETS
     task.whole = name in WHOLE
-    task.fresh_fraction = 0.25 if name in DEAR_RESETS else 1.0
+    task.fresh_fraction = 0.25 if name in EXPENSIVE_RESETS else 1.0
     return FlatActions(task) if isinstance(task.action, Box) else task
 
 
@@ -212,7 +212,7 @@ def actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, Callable[..
     return MultiDiscrete(mask[-1:] * mask[0]), lambda action: action.astype(spec.dtype)
 
 
-class JumanjiTask(Adapted):
+class JumanjiTask(BaseTask):
     """One jumanji environment, inside of its time limit.
 
     Rewards of several agents under one policy are summed. Their game ends when it does for all.
@@ -249,7 +249,7 @@ class JumanjiTask(Adapted):
                 value = getattr(value, field)
             out[name] = part.read(jnp.asarray(value))
             if not self.whole:
-                out[name] = as_declared(out[name], part.space)
+                out[name] = cast_to_space(out[name], part.space)
         if self.masked:
             out[MASK] = self._mask(seen.action_mask)
         return out

@@ -7,29 +7,29 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from purejaxppo.envs.quiet import CHANGING_PROCESS
+from purejaxppo.envs.quiet import PROCESS_LOCK
 
 
-class Late(ModuleType):
+class LazyModule(ModuleType):
     """Stands in for a module, which is imported when an attribute is first asked for."""
 
     def __getattr__(self, name: str) -> Any:
         """The module's attribute. Python's own, as `__path__`, are absent: they import nothing."""
         if name.startswith("__"):
             raise AttributeError(name)
-        _make_way()
+        _remove_placeholders()
         return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextlib.contextmanager
-def imported_late(*names: str) -> Iterator[None]:
-    """Gives imports inside a `Late` for each of these modules that nobody has imported yet.
+def lazy_imports(*names: str) -> Iterator[None]:
+    """Gives imports inside a `LazyModule` for each of these modules that nobody has imported yet.
 
     Args:
         names: modules, and the submodules of them that are imported by name.
     """
-    with CHANGING_PROCESS:
-        late = {name: Late(name) for name in names if name not in sys.modules}
+    with PROCESS_LOCK:
+        late = {name: LazyModule(name) for name in names if name not in sys.modules}
         for name, module in late.items():
             parent, _, own = name.rpartition(".")
             if parent in late:
@@ -38,11 +38,11 @@ def imported_late(*names: str) -> Iterator[None]:
         try:
             yield
         finally:
-            _make_way()
+            _remove_placeholders()
 
 
-def _make_way() -> None:
-    """Takes all `Late`s from the modules that Python finds; who has one keeps it."""
+def _remove_placeholders() -> None:
+    """Takes all `LazyModule`s from the modules that Python finds; who has one keeps it."""
     for name, module in list(sys.modules.items()):
-        if type(module) is Late:
+        if type(module) is LazyModule:
             del sys.modules[name]

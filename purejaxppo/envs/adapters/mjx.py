@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.domain_randomization import OtherModel
+from purejaxppo.envs.domain_randomization import ModelOverride
 from purejaxppo.spaces import Box
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -46,7 +46,7 @@ def import_mujoco() -> None:
         ) from error
 
 
-class _OwnDevices:
+class _LocalDevices:
     """The module `jax` with the devices of this process only."""
 
     def __getattr__(self, name: str) -> Any:
@@ -57,15 +57,15 @@ class _OwnDevices:
         return jax.local_devices(backend=backend)
 
 
-def use_own_devices() -> None:
+def use_local_devices() -> None:
     """Makes MJX use this process's devices, not the first of all, which may be another's."""
     if jax.process_count() > 1:
         from mujoco.mjx._src import io
 
-        io.jax = _OwnDevices()
+        io.jax = _LocalDevices()
 
 
-class Robot(Adapted):
+class Robot(BaseTask):
     """One environment of Brax or Playground, without its wrappers."""
 
     cheap_reset = False
@@ -84,7 +84,7 @@ class Robot(Adapted):
     def with_model(self, attribute: str, model: Any) -> Any:
         """The same robot with another model in an attribute of its environment."""
         task = copy.copy(self)
-        task._use(OtherModel(self.env, attribute, model))
+        task._use(ModelOverride(self.env, attribute, model))
         return task
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
@@ -104,7 +104,7 @@ class Robot(Adapted):
         return 1.0 / float(self.env.dt)
 
 
-class OwnArrays:
+class PerEnvArrays:
     """A simulator on MJX's warp whose states hold the arrays of one environment alone.
 
     Warp's contacts are those of all environments, in arrays without an axis of environments: none

@@ -15,7 +15,7 @@ import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -124,7 +124,7 @@ def start(key: Key, num_agents: int, num_fixed: int, spread: float) -> ParticleS
     )
 
 
-class Particles(Adapted):
+class Particles(BaseTask):
     """Base class of both tasks."""
 
     cheap_reset = True

@@ -18,7 +18,7 @@ from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config import extensions
 from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -38,7 +38,7 @@ TIME_LIMITS = {
     "minatar-space_invaders": 2_500,
 }
 """Of single players. The simulator has one for freeway only, which it reports as a termination."""
-LONGEST = {
+MAX_MOVES = {
     "animal_shogi": 256,
     "backgammon": 5_000,
     "chess": 512,
@@ -56,12 +56,12 @@ LONGEST = {
 }
 """The most moves of a game by its own rules, those of all players counted. Those of backgammon have
 no such number: it has a time limit."""
-DEAR_RESETS = frozenset(
+EXPENSIVE_RESETS = frozenset(
     {"2048", "animal_shogi", "backgammon", "minatar-breakout", "minatar-freeway", "tic_tac_toe"}
 )
 """Games whose start costs a good part of a move. All others' boards are set up alike, or their
 games last for a few moves."""
-SHORT = frozenset({"kuhn_poker", "leduc_holdem"})
+SHORT_GAMES = frozenset({"kuhn_poker", "leduc_holdem"})
 """Games of a few moves, of which a rollout has many: each has a deal of its own."""
 
 
@@ -92,7 +92,7 @@ OPTIONS = {
         "Multiplayer games: train one agent against this opponent, `random` or a function "
         "(key, obs [N, ...]) -> action [N] as file.py:name.",
         parse=_opponent,
-        tasks=tuple(LONGEST),
+        tasks=tuple(MAX_MOVES),
         refers="code",
     ),
 }
@@ -100,10 +100,10 @@ OPTIONS = {
 
 def task_names() -> list[str]:
     """The tasks of this family."""
-    return sorted(TIME_LIMITS | LONGEST)
+    return sorted(TIME_LIMITS | MAX_MOVES)
 
 
-def make(name: str, config: EnvConfig) -> "SinglePlayer | MultiplayerGame | Against":
+def make(name: str, config: EnvConfig) -> "SinglePlayer | MultiplayerGame | AgainstOpponent":
     """The game called `name`, with `OPTIONS`.
 
     Raises:
@@ -116,13 +116,13 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | MultiplayerGame | Agai
     if name in TIME_LIMITS:
         env = type(env)(**config.options) if config.options else env
         return SinglePlayer(env, TIME_LIMITS[name])
-    game = MultiplayerGame(env, LONGEST[name])
+    game = MultiplayerGame(env, MAX_MOVES[name])
     if OPPONENT not in config.options:
         return game
     chosen: Any = config.options[OPPONENT]
     if chosen == RANDOM:
-        return Against(game)
-    return Against(game, chosen)
+        return AgainstOpponent(game)
+    return AgainstOpponent(game, chosen)
 
 
 def _kind(env: Any) -> Any:
@@ -130,7 +130,7 @@ def _kind(env: Any) -> Any:
     return jax.eval_shape(env.init, jax.random.key(0))
 
 
-def unseen(state: Any) -> Any:
+def without_observation(state: Any) -> Any:
     """A pgx state without its observation, which every step makes anew and nothing has to carry."""
     return state.replace(observation=())
 
@@ -153,7 +153,7 @@ def _frames(
     return charts.frames(boards, height=height, width=width)
 
 
-class SinglePlayer(Adapted):
+class SinglePlayer(BaseTask):
     """MinAtar or 2048: an observation of the board, with a mask where not all moves are allowed."""
 
     frame_rate = 10.0
@@ -162,7 +162,7 @@ class SinglePlayer(Adapted):
         """Adapts a pgx environment of one player."""
         self.env = env
         self.max_episode_steps = max_episode_steps
-        self.cheap_reset = env.id not in DEAR_RESETS
+        self.cheap_reset = env.id not in EXPENSIVE_RESETS
         self.masked = not env.id.startswith("minatar-")
         self.action = Discrete(int(env.num_actions))
         self.observation: Space = _board(env)
@@ -178,14 +178,14 @@ class SinglePlayer(Adapted):
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (pgx state without its observation, obs)."""
         state = self.env.init(key)
-        return unseen(state), self._obs(state)
+        return without_observation(state), self._obs(state)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """One move; freeway's end is a time limit, and all others are the game's own."""
         state = self.env.step(state, action, key)
         timed = jnp.asarray(self.env.id == "minatar-freeway")
         reward = state.rewards[0].astype(jnp.int32)  # whole in all of them: nothing can diverge
-        return unseen(state), TaskStep(
+        return without_observation(state), TaskStep(
             self._obs(state), reward, state.terminated & ~timed, state.terminated & timed
         )
 
@@ -194,7 +194,7 @@ class SinglePlayer(Adapted):
         return _frames(self.env, states, height, width)
 
 
-class MultiplayerGame(Adapted):
+class MultiplayerGame(BaseTask):
     """A game of A players as a world of A agents; see the module.
 
     An agent observes the board as its player sees it, and whether it is its turn. The reward is
@@ -208,7 +208,7 @@ class MultiplayerGame(Adapted):
     def __init__(self, env: Any, max_episode_steps: int) -> None:
         """Adapts a pgx environment of several players."""
         self.env = env
-        self.cheap_reset = env.id not in DEAR_RESETS
+        self.cheap_reset = env.id not in EXPENSIVE_RESETS
         self.max_episode_steps = max_episode_steps
         self.size = int(env.num_players)
         self.agents = tuple(f"player_{i}" for i in range(self.size))
@@ -233,12 +233,12 @@ class MultiplayerGame(Adapted):
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (pgx state without its observation, A observations)."""
-        state = unseen(self.env.init(key))
+        state = without_observation(self.env.init(key))
         return state, tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
 
     def move(self, key: Key, state: Any, action: jax.Array) -> Any:
         """The pgx state after the move of the player whose turn it is."""
-        return unseen(self.env.step(state, action, key))
+        return without_observation(self.env.step(state, action, key))
 
     def step(
         self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
@@ -261,7 +261,7 @@ class Seated(NamedTuple):
     seat: jax.Array  # [] int32 the agent's player
 
 
-class Against(Adapted):
+class AgainstOpponent(BaseTask):
     """A game of which the agent is one player, and another policy or chance is all others.
 
     One step is one move of anybody, and observations are those of a row of the world, so that a
@@ -283,7 +283,7 @@ class Against(Adapted):
             ValueError: the opponent cannot be loaded, or is not such a function.
         """
         self.game = game
-        self.cheap_reset = game.env.id in SHORT  # a seat is drawn for each start
+        self.cheap_reset = game.env.id in SHORT_GAMES  # a seat is drawn for each start
         self.max_episode_steps = game.max_episode_steps
         team = Team(
             game.agents,
@@ -319,7 +319,7 @@ class Against(Adapted):
         """A key -> (state, obs), in a seat drawn at random."""
         game_key, seat_key = jax.random.split(key)
         seat = jax.random.randint(seat_key, (), 0, self.game.size)
-        game = unseen(self.game.env.init(game_key))
+        game = without_observation(self.game.env.init(game_key))
         return Seated(game, seat), self._row(game, seat)
 
     def step(self, key: Key, state: Seated, action: EnvAction) -> tuple[Seated, TaskStep]:

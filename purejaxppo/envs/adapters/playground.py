@@ -89,14 +89,14 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     overrides["episode_length"] = longest + repeats
     is_robot = name not in registry.dm_control_suite.ALL_ENVS
     folder = _models(name, own["menagerie"]) if is_robot else None
-    mjx.use_own_devices()
+    mjx.use_local_devices()
     try:
         with _playground(folder):
             env = registry.load(name, config_overrides=overrides)
     except (TypeError, ValueError, OSError) as error:
         models = f", with the models in {folder}" if is_robot else ""
         raise ValueError(f"env.options for playground/{name}{models}: {error}") from error
-    env = mjx.OwnArrays(env) if config.backend == "warp" else env
+    env = mjx.PerEnvArrays(env) if config.backend == "warp" else env
     draw = _own_draw(name, env, folder) if own["domain_randomization"] else None
     task: Any = PlaygroundTask(env, limit, draw)
     task.fresh_fraction = SETTLING.get(name, 1.0)

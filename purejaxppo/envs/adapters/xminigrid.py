@@ -17,7 +17,7 @@ import numpy as np
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -127,7 +127,7 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
     return RuleSet(*(jnp.asarray(np.asarray(x)[chosen]) for x in arrays))
 
 
-class GridTask(Adapted):
+class GridTask(BaseTask):
     """One grid world; its state is the simulator's `TimeStep`."""
 
     cheap_reset = False  # it lays a whole grid

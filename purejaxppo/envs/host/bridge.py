@@ -16,7 +16,7 @@ import numpy as np
 from flax import struct
 
 from purejaxppo.aliases import Array, EnvAction, Key, Obs, Tree
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.workers.errors import SimulatorError, printable
 from purejaxppo.envs.vectorize import bounded, select
@@ -62,7 +62,7 @@ class Pool(Protocol):
         ...
 
 
-class FrameSource(Adapted):
+class FrameSource(BaseTask):
     """Draws "states" that are pictures or, where there are none, observations."""
 
     def __init__(self, frame_rate: float) -> None:

@@ -21,7 +21,7 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, Token, seed_at
 from purejaxppo.envs.host.workers.factory import Options
 from purejaxppo.envs.host.workers.gym_spaces import convert
-from purejaxppo.envs.native import Array, Native, Parts, encode, space_of
+from purejaxppo.envs.native import NativeArray, NativeComposite, NativeSpaces, encode, space_of
 from purejaxppo.envs.step import EnvStep
 
 OURS = frozenset(
@@ -116,7 +116,7 @@ def make(
         )
     observation, action = _spaces(name, spec)
     with _quietly():
-        native = Native(
+        native = NativeSpaces(
             _form(spec.gymnasium_observation_space, observation),
             replace(
                 _form(spec.gymnasium_action_space, action),
@@ -166,10 +166,12 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
 def _form(own: Any, space: spaces.Space) -> Any:
     """Return the form of a space of EnvPool; `space` is the policy's, made by `convert`."""
     if isinstance(space, spaces.Dict):
-        return Parts(tuple((name, _form(own.spaces[name], part)) for name, part in space.spaces))
+        return NativeComposite(
+            tuple((name, _form(own.spaces[name], part)) for name, part in space.spaces)
+        )
     (leaf,) = spaces.leaves(space)
     start = int(own.start) if isinstance(space, spaces.Discrete) else 0
-    return Array(space, leaf.shape, leaf.dtype, start)
+    return NativeArray(space, leaf.shape, leaf.dtype, start)
 
 
 def _picture(name: str) -> Options:
@@ -277,10 +279,10 @@ class EnvPool:
     failure = None  # it ends the process if anything goes wrong
     diverged_value = ""  # its results do not pass through Python
 
-    def __init__(self, name: str, options: Options, native: Native) -> None:
+    def __init__(self, name: str, options: Options, native: NativeSpaces) -> None:
         """Starts the environments."""
         self.form = native.observation
-        assert isinstance(native.action, Array)
+        assert isinstance(native.action, NativeArray)
         self.start = native.action.start
         self.num_envs = options["num_envs"]
         with _quietly():

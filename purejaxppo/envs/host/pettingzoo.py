@@ -16,7 +16,7 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gymnasium import POOL, Workers
 from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.teams import GLOBAL_STATE
-from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION, WorldsEnv, count_worlds
+from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION, MultiAgentEnv, count_worlds
 
 OPTIONS = {
     **POOL,
@@ -46,7 +46,7 @@ def make(
     evaluation: bool = False,
     render: bool = False,
     first: int = 0,
-) -> WorldsEnv:
+) -> MultiAgentEnv:
     """`num_envs` rows of worlds of the environment called `name`.
 
     Args:
@@ -82,7 +82,7 @@ def make(
     worlds = workers.env(
         num_worlds, seed=seed, evaluation=evaluation, first=first_world, render=render
     )
-    return WorldsEnv(worlds, team)
+    return MultiAgentEnv(worlds, team)
 
 
 FAMILY = Family(

@@ -363,7 +363,7 @@ def short_report():
             return jax.vmap(control)(jax.random.split(key, 2), states)
 
         record = osc_report.run(task, all_of_them, seed=0)
-        each[name] = record, osc_report.figures(task, record)
+        each[name] = record, osc_report.controller_metrics(task, record)
     yield task, each
     patch.undo()
 
@@ -406,7 +406,7 @@ def test_the_spectrum_peaks_at_20_hz(short_report):
 def test_the_report_has_a_table_and_a_plot(short_report, tmp_path):
     task, each = short_report
     records = {"agent": each["linear feedback"][0], **{k: r for k, (r, _) in each.items()}}
-    rows = {k: osc_report.figures(task, r) for k, r in records.items()}
+    rows = {k: osc_report.controller_metrics(task, r) for k, r in records.items()}
     text = osc_report.table(rows)
     assert len(text.splitlines()) == 2 + 5 + 1
     osc_report.draw(task, records, rows, str(tmp_path / "report.png"))

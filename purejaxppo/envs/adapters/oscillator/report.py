@@ -32,7 +32,7 @@ class Record(NamedTuple):
     neuron_std_during: np.ndarray  # [E]
 
 
-class Figures(NamedTuple):
+class ControllerMetrics(NamedTuple):
     """The reported numbers of one controller, each [E]."""
 
     suppression: np.ndarray  # std of X before / std of X under control
@@ -113,7 +113,7 @@ def spectrum(x: np.ndarray, action_seconds: float) -> tuple[np.ndarray, np.ndarr
     return signal.welch(x, 1.0 / action_seconds, nperseg=segment, axis=0)
 
 
-def figures(task: Oscillator, record: Record) -> Figures:
+def controller_metrics(task: Oscillator, record: Record) -> ControllerMetrics:
     """The numbers of one controller."""
     before, during = _before(record.x), _during(record.x)
     seconds = task.model.step_seconds * len(task.pulse)
@@ -125,7 +125,7 @@ def figures(task: Oscillator, record: Record) -> Figures:
         inside = (frequencies >= BETA_BAND[0]) & (frequencies <= BETA_BAND[1])
         return power[inside].sum(axis=0) * (frequencies[1] - frequencies[0])
 
-    return Figures(
+    return ControllerMetrics(
         suppression=before.std(axis=0) / np.maximum(std, 1e-12),
         neuron_std=record.neuron_std_during,
         synchrony=std / np.maximum(record.neuron_std_during, 1e-12),
@@ -155,10 +155,10 @@ def kicks_of(act: Act) -> Control:
     return control
 
 
-def measure(task: Any, act: Act, seed: int) -> Figures:
-    """The figures of a policy on `ENSEMBLES` new ensembles; `task` from `registry.make_task`."""
+def measure(task: Any, act: Act, seed: int) -> ControllerMetrics:
+    """The metrics of a policy on `ENSEMBLES` new ensembles; `task` from `registry.make_task`."""
     task = innermost(task)
-    return figures(task, run(task, kicks_of(act), seed))
+    return controller_metrics(task, run(task, kicks_of(act), seed))
 
 
 def innermost(task: Any) -> Oscillator:
@@ -177,12 +177,12 @@ def report(task: Any, act: Act, seed: int, picture: str) -> str:
 
     controls = {"agent": kicks_of(act), **{k: each(f) for k, f in baselines(task).items()}}
     records = {name: run(task, control, seed) for name, control in controls.items()}
-    rows = {name: figures(task, record) for name, record in records.items()}
+    rows = {name: controller_metrics(task, record) for name, record in records.items()}
     draw(task, records, rows, picture)
     return table(rows)
 
 
-def table(rows: dict[str, Figures]) -> str:
+def table(rows: dict[str, ControllerMetrics]) -> str:
     """One line per controller; means over the ensembles, and the worst suppression."""
     lines = [
         f"{ENSEMBLES} ensembles, {SETTLED} to {DURING} actions after the start of control; "
@@ -205,7 +205,9 @@ def table(rows: dict[str, Figures]) -> str:
     return "\n".join(lines)
 
 
-def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures], path: str) -> None:
+def draw(
+    task: Oscillator, records: dict[str, Record], rows: dict[str, ControllerMetrics], path: str
+) -> None:
     """Draw mean field, single neurons, spectrum and suppression into one picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -261,7 +263,7 @@ def _draw_spectra(axes: Any, record: Record, action_seconds: float) -> None:
     axes.legend()
 
 
-def _draw_suppression(axes: Any, rows: dict[str, Figures]) -> None:
+def _draw_suppression(axes: Any, rows: dict[str, ControllerMetrics]) -> None:
     """Draws the suppression of every controller."""
     names = list(rows)
     axes.barh(names, [rows[n].suppression.mean() for n in names], color="tab:blue")

@@ -19,7 +19,7 @@ import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.adapters.oscillator.models import (
     MODELS,
     Model,
@@ -135,7 +135,7 @@ def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Oscillator(Adapted):
+class Oscillator(BaseTask):
     """One ensemble. It observes the last H values of its mean field and is never terminated.
 
     Warming an ensemble up costs hundreds of steps, so that only `fresh_fraction` of the starts are

@@ -13,10 +13,10 @@ import numpy as np
 from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.envs.host.workers.resolution import Range
 from purejaxppo.envs.native import (
-    Array,
-    Form,
-    Native,
-    Parts,
+    NativeArray,
+    NativeComposite,
+    NativeSpace,
+    NativeSpaces,
     arrays_in,
     first_outside,
     space_of,
@@ -124,7 +124,7 @@ def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
     return "int32" if whole and fits else "float32"
 
 
-def native_form(space: Any, *, role: str = "observation", is_mask: bool = False) -> Form:
+def native_form(space: Any, *, role: str = "observation", is_mask: bool = False) -> NativeSpace:
     """Return the form of a Gymnasium space's elements.
 
     Args:
@@ -139,9 +139,9 @@ def native_form(space: Any, *, role: str = "observation", is_mask: bool = False)
 
     if isinstance(space, spaces.Tuple):
         tuple_parts = ((i, native_form(part, role=role)) for i, part in enumerate(space))
-        return Parts(tuple(tuple_parts), is_tuple=True)
+        return NativeComposite(tuple(tuple_parts), is_tuple=True)
     if isinstance(space, spaces.Dict):
-        return Parts(
+        return NativeComposite(
             tuple(
                 (key, native_form(part, role=role, is_mask=is_mask or key == MASK))
                 for key, part in space.items()
@@ -152,7 +152,7 @@ def native_form(space: Any, *, role: str = "observation", is_mask: bool = False)
     else:
         ours = _plain_space(space, role)
     start = np.asarray(getattr(space, "start", 0))
-    return Array(ours, tuple(space.shape), str(space.dtype), _nested(start.tolist()))
+    return NativeArray(ours, tuple(space.shape), str(space.dtype), _nested(start.tolist()))
 
 
 def _nested(numbers: Any) -> Any:
@@ -160,9 +160,9 @@ def _nested(numbers: Any) -> Any:
     return tuple(map(_nested, numbers)) if isinstance(numbers, list) else numbers
 
 
-def native(observation: Any, action: Any) -> Native:
+def native(observation: Any, action: Any) -> NativeSpaces:
     """Return the forms of a Gymnasium environment's observations and actions."""
-    return Native(native_form(observation), native_form(action))
+    return NativeSpaces(native_form(observation), native_form(action))
 
 
 def decoder(space: Any) -> Callable[[Any], Any]:

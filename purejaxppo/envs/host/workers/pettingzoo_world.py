@@ -1,6 +1,6 @@
 """A PettingZoo parallel environment as one Gymnasium environment; imported where both are in use.
 
-Its observation holds all agents' observations, rewards and ends (`teams.Team.world`), and its
+Its observation holds all agents' observations, rewards and ends (`Team.joint_observation`), and its
 action is all their actions joined. Nothing here imports JAX, since worker processes import it.
 """
 
@@ -28,7 +28,7 @@ from purejaxppo.envs.host.workers.gym_spaces import (
 from purejaxppo.envs.host.workers.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.workers.returned import flag, number, pair
 from purejaxppo.envs.host.workers.worker import GymWorld, own_errors
-from purejaxppo.envs.native import Native, Parts, form_of
+from purejaxppo.envs.native import NativeComposite, NativeSpaces, form_of
 from purejaxppo.envs.teams import (
     ALIVE,
     TERMINATED,
@@ -187,16 +187,16 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         except ValueError as error:
             raise MakeError(f"pettingzoo/{self.name}: {error}") from error
         self.team = team
-        self.observation_space = gymnasium_space(team.world)
+        self.observation_space = gymnasium_space(team.joint_observation)
         self.action_space = gymnasium_space(team.joint_action)
 
-    def _native(self, observation: Any, action: Any) -> Native:
+    def _native(self, observation: Any, action: Any) -> NativeSpaces:
         """Return an agent's form; with a mask from infos, {"obs": ..., "action_mask": ...}."""
         own, mask = native(observation, action), mask_space(action_space(action))
         if not self._mask or mask is None:
             return own
         parts = (("obs", own.observation), (MASK, form_of(mask)))
-        return own._replace(observation=Parts(parts))
+        return own._replace(observation=NativeComposite(parts))
 
     def _limit(self, asked: int) -> int:
         """The smallest of the requested and the environment's time limits; 0 if there is none."""
@@ -213,7 +213,7 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         try:
             state = np.asarray(self.env.state())
         except (NotImplementedError, AttributeError):
-            return joined_state_space(team.world["obs"])
+            return joined_state_space(team.joint_observation["obs"])
         self._shows_state = True
         return Box((state.size,))
 
@@ -343,7 +343,7 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
 
     @own_errors
     def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
-        """The world's observation, in the space `Team.world`."""
+        """The world's observation, in the space `Team.joint_observation`."""
         joined = self.team.join([own for own, _ in self._seen], np)
         out = {"obs": joined, "reward": reward.astype(np.float32), "end": end.astype(np.uint8)}
         if self.team.mask is not None:
@@ -351,7 +351,7 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         if self.team.state is not None:
             state = self.env.state() if self._shows_state else joined
             out["state"] = np.asarray(state, np.float32).ravel()
-        return _in_shape(out, self.team.world)
+        return _in_shape(out, self.team.joint_observation)
 
 
 def _in_shape(tree: Any, space: Space) -> Any:

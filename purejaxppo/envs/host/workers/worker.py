@@ -32,7 +32,7 @@ from purejaxppo.envs.host.workers.gym_spaces import (
 )
 from purejaxppo.envs.host.workers.resolution import Range, lost_digits
 from purejaxppo.envs.host.workers.returned import flag, number, old_interface, pair
-from purejaxppo.envs.native import Native
+from purejaxppo.envs.native import NativeSpaces
 from purejaxppo.envs.step import EnvStep, rows_of
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import (
@@ -261,7 +261,7 @@ class EnvInfo(NamedTuple):
     action: Space
     max_episode_steps: int
     team: Team | None  # of a world of several agents
-    native: Native | None  # the environment's own form, if it is of one agent
+    native: NativeSpaces | None  # the environment's own form, if it is of one agent
 
 
 class Fault(NamedTuple):
