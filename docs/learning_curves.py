@@ -21,7 +21,7 @@ COLUMNS = 4
 
 
 def draw(rows: results.Rows) -> None:
-    """Write the picture."""
+    """Write the image."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -29,14 +29,14 @@ def draw(rows: results.Rows) -> None:
 
     panels = list(results.group(rows, "config", "flags").values())
     height = math.ceil(len(panels) / COLUMNS)
-    pictures, axes = pyplot.subplots(
+    figure, axes = pyplot.subplots(
         height, COLUMNS, figsize=(3.4 * COLUMNS, 2.5 * height), squeeze=False, layout="constrained"
     )
     for axis, runs in zip(axes.flat, panels, strict=False):
         panel(axis, sorted(runs, key=lambda run: run["seed"]))
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    pictures.savefig(PICTURE, dpi=80)
+    figure.savefig(PICTURE, dpi=80)
 
 
 def panel(axis: Any, runs: results.Rows) -> None:

@@ -306,19 +306,19 @@ def first_minutes() -> Rows:
 
 
 def host() -> Rows:
-    """Return the rows of simulators on the host with shared sizes, own sizes and packages."""
+    """Return the rows of host simulators with shared sizes, varied sizes and packages."""
     rows = read("host")
-    own = ("env", "num_envs", "rollout_length", "num_minibatches", "num_epochs")
+    varied = ("env", "num_envs", "rollout_length", "num_minibatches", "num_epochs")
     for alike in group(rows, "task", "device", "cores").values():
         versions = {k: v for r in alike for k, v in r["versions"].items() if k in HOST_PACKAGES}
         for row in alike:
             sizes = row["sizes"]
-            row["shared"] = pairs({k: v for k, v in sizes.items() if k not in own})
+            row["shared"] = pairs({k: v for k, v in sizes.items() if k not in varied})
             row["packages"] = pairs(dict(sorted(versions.items())))
-            row["own"] = f"{sizes['num_envs']} x {sizes['rollout_length']}"
+            row["sizes_varied"] = f"{sizes['num_envs']} x {sizes['rollout_length']}"
             if row["kind"] == "training":
-                row["own"] += f", {sizes['num_minibatches']} minibatches"
-                row["own"] += f", {sizes['num_epochs']} epochs"
+                row["sizes_varied"] += f", {sizes['num_minibatches']} minibatches"
+                row["sizes_varied"] += f", {sizes['num_epochs']} epochs"
             limit = simulator_speed(alike, sizes)
             row["of_simulator"] = f"{row['steps_per_second'] / limit:.2f}" if limit else ""
     return rows
@@ -337,10 +337,10 @@ def anatomy() -> list[str]:
     cells = []
     for row in rows:
         sizes, pieces = row["sizes"], dict(row["pieces"])
-        each = [f"{pieces[name]:.2f}" if name in pieces else "" for name in names]
+        times = [f"{pieces[name]:.2f}" if name in pieces else "" for name in names]
         shape = f"{sizes['num_envs']} x {sizes['rollout_length']}"
         total, device = f"{row['microseconds']:.2f}", f"{row['cores']} x {row['device']}"
-        cells.append([sizes["env"], shape, *each, total, device])
+        cells.append([sizes["env"], shape, *times, total, device])
     return markdown(["environment", "environments x steps", *names, "total", "device"], cells)
 
 
@@ -354,17 +354,17 @@ def ablations() -> list[str]:
         shared = f" `{' '.join(common)}`" if common else ""
         text = f"**{study[0].upper()}{study[1:]}**, `{config}`{shared}, {steps / 1e3:,.0f} k steps"
         teacher = rows[0].get("teacher")
-        about = f"; flags of the teacher: `{teacher}`" if teacher else ""
-        lines += ["", f"{text}, {rows[0]['seeds']} seeds{about}:"]
+        teacher_text = f"; flags of the teacher: `{teacher}`" if teacher else ""
+        lines += ["", f"{text}, {rows[0]['seeds']} seeds{teacher_text}:"]
         largest = PUBLISHED["largest"].get(config, math.inf)
         if min(statistics.mean(row["last"]) for row in rows) > 0.97 * largest:
             lines += ["", "*All variants come within 3 % of the largest return: no comparison.*"]
         cells = []
-        for row, each in zip(rows, flags, strict=True):
-            own = " ".join(flag for flag in each if flag not in common)
+        for row, row_flags in zip(rows, flags, strict=True):
+            varied = " ".join(flag for flag in row_flags if flag not in common)
             digits = 2 if abs(statistics.mean(row["last"])) < 10 else 0
             result = mean_std(row["last"], digits)
-            cells.append([row["variant"], f"`{own}`" if own else "", result])
+            cells.append([row["variant"], f"`{varied}`" if varied else "", result])
         lines += markdown(["variant", "flags", "return"], cells)
         name = re.sub(r"\W", "_", study)
         lines += [f"![Returns over steps: {study}](pictures/ablations/{name}.png)"]
@@ -377,7 +377,7 @@ def split_flags(text: str) -> list[str]:
 
 
 def gpu_programs() -> Rows:
-    """Return the rows of programs with predicted speeds and text for the sums over cards."""
+    """Return the rows of programs with predicted speeds and text for the sums over GPUs."""
     rows = read("gpu_programs")
     for row in rows:
         steps, train = row["steps_per_update"], row["train"]
@@ -449,7 +449,7 @@ PREPARED = {
 
 
 def filled(page: str) -> str:
-    """Return a page with its blocks written again."""
+    """Return a page with new blocks."""
 
     def block(match: re.Match[str]) -> str:
         name = match[1]
