@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-NUMBERS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+SIGNALS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 """Signals to handle. Windows has no SIGHUP."""
 STOPPING = "saving and stopping after this chunk; press Ctrl-C again to exit immediately"
 NOTHING_LOST = "everything saved so far is intact"
@@ -91,7 +91,7 @@ class Interrupt:
 
     def restore(self) -> None:
         """Restore the previous signal handlers."""
-        self._restore_handlers(*NUMBERS)
+        self._restore_handlers(*SIGNALS)
         if self in _ACTIVE:
             _ACTIVE.remove(self)
 
@@ -103,7 +103,7 @@ class Interrupt:
 
 def _not_ignored() -> list[signal.Signals]:
     """Return the signals to handle."""
-    return [x for x in NUMBERS if not (_is_hangup(x) and signal.getsignal(x) == signal.SIG_IGN)]
+    return [x for x in SIGNALS if not (_is_hangup(x) and signal.getsignal(x) == signal.SIG_IGN)]
 
 
 def _is_hangup(number: int) -> bool:
@@ -133,7 +133,7 @@ def _read_signals(read: int) -> None:
     """Read the numbers of signals from a pipe and handle them."""
     interrupt: Interrupt | None = None
     while number := os.read(read, 1):
-        if number[0] not in NUMBERS:
+        if number[0] not in SIGNALS:
             continue
         if _ACTIVE and interrupt is None:
             interrupt = _ACTIVE[-1]

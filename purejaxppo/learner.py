@@ -387,7 +387,13 @@ def track_targets(
 
 
 def read_minibatch(parts: Parts, buffer: ObsBuffer, rows: Batch) -> Batch:
-    """Return a minibatch with its observations and, if configured, its mirror images."""
+    """Return a minibatch with its observations and, if configured, its mirror images.
+
+    Args:
+        parts: of the training run.
+        buffer: of the observations of the rollout.
+        rows: of the minibatch, with observations as the storage stores them.
+    """
     return parts.symmetry.augment(rows._replace(obs=parts.storage.read(buffer, rows.obs)))
 
 
@@ -438,7 +444,13 @@ def evaluate_minibatch(
 
 
 def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> RunningStats:
-    """Return observation statistics that include the valid rows of a rollout."""
+    """Return observation statistics that include the valid rows of a rollout.
+
+    Args:
+        parts: of the training run.
+        stats: so far.
+        rollout: T steps of N environments.
+    """
     if not parts.config.ppo.normalize_obs:
         return stats
     transitions = rollout.transitions

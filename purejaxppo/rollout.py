@@ -79,7 +79,12 @@ def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutStat
 
 
 def no_decision(env: Env, state: RolloutState) -> OpenDecision:
-    """Return an invalid open decision, for agents before their first decision."""
+    """Return an invalid open decision, for agents before their first decision.
+
+    Args:
+        env: the environments.
+        state: before the first step.
+    """
     n = env.spec.num_envs
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
     action = jax.tree.map(jnp.asarray, example(env.spec.action, (n,)))

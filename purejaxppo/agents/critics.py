@@ -61,7 +61,7 @@ def unchanged_params(params: Params, old: ValueStats, new: ValueStats) -> Params
 
 
 def scalar(value_clipping: bool) -> Critic:
-    """Return a critic that predicts the value itself and minimises half the squared error.
+    """Return a critic that predicts the value itself, with the loss (v - target)² / 2.
 
     Args:
         value_clipping: use `losses.clipped_squared_error` instead.
@@ -96,7 +96,7 @@ def symexp(x: Array) -> Array:
 
 
 def symlog_critic() -> Critic:
-    """Return a critic that predicts symlog(value) and minimises half the squared error there.
+    """Return a critic that predicts symlog(v), with the loss (symlog(v) - symlog(target))² / 2.
 
     Use it for returns of unknown scale. It learns symexp E[symlog G]. For random returns G this is
     not their mean: for returns of 0 and 200 with equal probability it is 13.2.

@@ -76,6 +76,9 @@ def has_next_obs(rows: Transition) -> Array:
     """Return True for valid rows with a next observation of the same episode, bool [T, N].
 
     Where `at_once` is True, the next observation is the first one of the next episode.
+
+    Args:
+        rows: of a rollout, [T, N].
     """
     return rows.valid if rows.at_once is None else rows.valid & ~rows.at_once
 

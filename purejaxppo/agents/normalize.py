@@ -175,9 +175,9 @@ def discounted_returns(
     ended, factor = done | ~valid, gamma
     if is_first is not None:
         ended, factor = done, jnp.where(valid, gamma, 1.0)
-    forgets = ended if is_first is None else ended | is_first
+    resets = ended if is_first is None else ended | is_first
     after = recurrences.forwards(
-        jnp.where(valid & ~ended, reward, 0.0), jnp.where(forgets, 0.0, factor), start
+        jnp.where(valid & ~ended, reward, 0.0), jnp.where(resets, 0.0, factor), start
     )
     before = jnp.concatenate([start[None], after[:-1]])
     if is_first is not None:

@@ -66,7 +66,17 @@ class FullObs:
     def map_rows(
         self, function: Callable[..., T], buffer: ObsBuffer, rows: StoredObs, *others: Array
     ) -> T:
-        """Apply `function`(observations [T, N, ...], *others) to all rows; to images in parts."""
+        """Apply a function to all rows. Images are passed to it in parts, to save memory.
+
+        Args:
+            function: (observations [t, N, ...], *others [t, N, ...]) -> arrays [t, N, ...].
+            buffer: with the rows.
+            rows: stored rows [T, N].
+            others: arrays [T, N, ...].
+
+        Returns:
+            Arrays [T, N, ...].
+        """
         del buffer
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
             return function(rows, *others)
@@ -81,7 +91,14 @@ class FullObs:
     def sum_rows(
         self, function: Callable[..., T], buffer: ObsBuffer, rows: StoredObs, *others: Array
     ) -> T:
-        """Apply `function`, which returns sums over its rows, to all rows [T, N]."""
+        """Sum over all rows.
+
+        Args:
+            function: (observations [*B, ...], *others [*B, ...]) -> sums over its rows.
+            buffer: with the rows.
+            rows: stored rows [T, N].
+            others: arrays [T, N, ...].
+        """
         del buffer
         return function(rows, *others)
 

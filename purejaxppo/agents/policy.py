@@ -86,7 +86,12 @@ class Policy:
         ]
 
     def normalize_obs(self, stats: RunningStats, obs: Obs) -> Obs:
-        """Return the observation with its vectors normalised by the running statistics."""
+        """Normalise the vectors of an observation with the running statistics, if configured.
+
+        Args:
+            stats: of the arrays that `normalizable` returns.
+            obs: observations [..., *shape].
+        """
         if not self.config.ppo.normalize_obs:
             return obs
         vectors = iter(normalize.normalize(stats, self.normalizable(obs), self.config.ppo.clip_obs))
@@ -135,13 +140,27 @@ class Policy:
         return unchanged if precision == "same" else jax.default_matmul_precision(precision)
 
     def choose(self, carry: Carry, params: Array, action: Action) -> PolicyStep:
-        """Return a policy step with this action, under distribution parameters [N, P]."""
+        """Return a policy step with the given action.
+
+        Args:
+            carry: recurrent carry after the step [N, ...].
+            params: distribution parameters [N, P].
+            action: as the policy stores it [N, ...].
+        """
         log_prob = self.distribution.log_prob(params, action)
         return PolicyStep(carry, action, log_prob, self.distribution.to_env(action))
 
     @at_matmul_precision
     def act(self, agent: AgentState, key: Key, carry: Carry, obs: Obs, start: Array) -> PolicyStep:
-        """Sample actions [N, ...]."""
+        """Sample actions of N environments.
+
+        Args:
+            agent: parameters and statistics.
+            key: consumed.
+            carry: recurrent carry [N, ...].
+            obs: observations [N, ...], not normalised.
+            start: True where an observation is the first of an episode, bool [N].
+        """
         carry, params, *_ = self.apply(agent, carry, obs, start)
         return self.choose(carry, params, self.distribution.sample(params, key))
 
@@ -149,7 +168,15 @@ class Policy:
     def act_in_groups(
         self, agent: AgentState, keys: Key, carry: Carry, obs: Obs, start: Array
     ) -> PolicyStep:
-        """Sample actions [N, ...] with one key for each of G equal groups of rows, keys [G]."""
+        """Sample actions of N environments in G equal groups, with one key per group.
+
+        Args:
+            agent: parameters and statistics.
+            keys: consumed, [G].
+            carry: recurrent carry [N, ...].
+            obs: observations [N, ...], not normalised.
+            start: True where an observation is the first of an episode, bool [N].
+        """
         carry, params, *_ = self.apply(agent, carry, obs, start)
         groups = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), params)
         action = jax.vmap(self.distribution.sample)(groups, keys)
@@ -160,7 +187,7 @@ class Policy:
     def act_deterministically(
         self, agent: AgentState, key: Key, carry: Carry, obs: Obs, start: Array
     ) -> PolicyStep:
-        """Return the mode of the distribution as actions [N, ...]."""
+        """Return the mode of the distribution as actions of N environments; see `act`."""
         del key
         carry, params, *_ = self.apply(agent, carry, obs, start)
         return self.choose(carry, params, self.distribution.mode(params))

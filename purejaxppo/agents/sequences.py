@@ -56,7 +56,15 @@ class SingleSteps:
     def evaluate_units(
         self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
     ) -> Outputs:
-        """Return the outputs of a network for observations [B, ...] of units."""
+        """Return the outputs [B, ...] of a network for units.
+
+        Args:
+            unroll: the network.
+            carry: before each unit, ().
+            obs: observations [B, ...].
+            start: True where an observation is the first of an episode, bool [B].
+            absent: None, since networks have no carry.
+        """
         return unroll(carry, obs, start, absent)
 
 
@@ -106,7 +114,15 @@ class Sequences:
     def evaluate_units(
         self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
     ) -> Outputs:
-        """Return the outputs [B, L, ...] of a network for observations [B, L, ...] of units."""
+        """Return the outputs [B, L, ...] of a network for units.
+
+        Args:
+            unroll: the network.
+            carry: before each unit [B, ...].
+            obs: observations [B, L, ...].
+            start: True where an observation is the first of an episode, bool [B, L].
+            absent: True where the carry does not change, bool [B, L]; None: nowhere.
+        """
         rows = jax.tree.map(lambda x: x.swapaxes(0, 1), (obs, start, absent))
         out = unroll(carry, *rows)
         units = jax.tree.map(lambda x: x.swapaxes(0, 1), out._replace(carry=()))
