@@ -122,10 +122,10 @@ def mean_gradient(
 
 
 def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
-    """Scale a gradient down to a norm of at most `limit`.
+    """Scale a gradient down to a norm of at most `limit`, g min(1, limit / |g|).
 
     Args:
-        gradient: [P].
+        gradient: g, [P].
         limit: largest norm; 0: no limit.
 
     Returns:
@@ -139,6 +139,11 @@ def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
 
 def recompute_advantages(estimate: Estimate, params: Params, batch: Batch) -> Batch:
     """Return the next epoch's batch, with advantages and targets of the current critic.
+
+    Args:
+        estimate: parameters -> batch with their advantages and targets.
+        params: current parameters.
+        batch: of the previous epoch.
 
     Reference: Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, appendix B.1.
     """
@@ -284,7 +289,12 @@ def update_epochs(
 
 
 def mean_losses(step_losses: Losses, num_minibatches: int) -> Losses:
-    """Return the means over the gradient steps taken, from losses [E, M] of all steps."""
+    """Return the means of losses over the gradient steps taken.
+
+    Args:
+        step_losses: of all steps, [E, M].
+        num_minibatches: M.
+    """
     taken, skipped = jnp.sum(step_losses.epochs), jnp.sum(step_losses.skipped)
     steps = jnp.where(taken + skipped > 0, taken, 1.0)
     means = jax.tree.map(lambda x: jnp.sum(x, where=step_losses.epochs > 0) / steps, step_losses)

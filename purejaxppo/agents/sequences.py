@@ -63,7 +63,7 @@ class SingleSteps:
             carry: before each unit, ().
             obs: observations [B, ...].
             start: True where an observation is the first of an episode, bool [B].
-            absent: None, since networks have no carry.
+            absent: ignored, since these networks have no carry.
         """
         return unroll(carry, obs, start, absent)
 
