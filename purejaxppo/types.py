@@ -214,7 +214,7 @@ def state_field(*, local: bool = False, not_inherited: str = "", not_taught: str
 
 
 class TrainState(struct.PyTreeNode):
-    """Complete state of a training run. A run resumes exactly from a saved one."""
+    """Complete state of a training run. A run resumes exactly from its checkpoint."""
 
     agent: AgentState = state_field()
     opt_state: OptState = state_field(not_taught="its moments belong to another loss")

@@ -223,8 +223,10 @@ def product(
 
     def log_prob(params: Array, action: Action) -> Array:
         part_params, actions = split(params), unpack(action)
-        terms = [part.log_prob(part_params[name], actions[name]) for name, part in parts.items()]
-        return jnp.asarray(sum(terms))
+        log_probs = [
+            part.log_prob(part_params[name], actions[name]) for name, part in parts.items()
+        ]
+        return jnp.asarray(sum(log_probs))
 
     def entropy(params: Array) -> Array:
         part_params = split(params)

@@ -42,7 +42,7 @@ class Slopes(NamedTuple):
     """Derivatives of one array of a carry, per unit."""
 
     carry: Arrays  # [T, N, H] with respect to each array of the previous carry
-    terms: Array  # [T, N, G H] with respect to the contributions of h
+    from_h: Array  # [T, N, G H] with respect to the contributions of h
 
 
 def gru(carry: Arrays, from_h: Array, from_x: Array, bias: Array) -> Arrays:
@@ -120,8 +120,8 @@ def _slopes(pull: Callable[[Arrays], tuple[Any, ...]], carries: Arrays) -> list[
         cotangent = tuple(
             (jnp.ones_like if i == j else jnp.zeros_like)(x) for j, x in enumerate(carries)
         )
-        by_carry, by_terms, *_ = pull(cotangent)
-        slopes.append(Slopes(by_carry, by_terms))
+        by_carry, by_from_h, *_ = pull(cotangent)
+        slopes.append(Slopes(by_carry, by_from_h))
     return slopes
 
 
@@ -133,29 +133,29 @@ def _backward(
 ) -> tuple[SequenceInputs]:
     """Return the gradient of the rows of `scan`, from the gradients of its results."""
     rows, carries = stored
-    at_end, of_outputs = gradients
+    d_end, d_outputs = gradients
     product = partial(jnp.matmul, precision=precision)
     before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs[:-1]]), rows.carry, carries)
     before = reset_where(rows.start, before)
     from_h = product(before[-1], rows.kernel)
     _, pull = jax.vjp(cell, before, from_h, rows.inputs, rows.params)
-    gates = rows.kernel.shape[1] // rows.kernel.shape[0]
+    num_gates = rows.kernel.shape[1] // rows.kernel.shape[0]
 
     def step(later: Arrays, row: tuple[Array, list[Slopes], Array]) -> tuple[Arrays, Arrays]:
         gradient, slopes, start = row
         totals = (*later[:-1], later[-1] + gradient)
         pairs = list(zip(totals, slopes, strict=True))
-        terms = sum(jnp.tile(total, gates) * slope.terms for total, slope in pairs)
+        d_gates = sum(jnp.tile(total, num_gates) * slope.from_h for total, slope in pairs)
         earlier = [sum(t * s.carry[i] for t, s in pairs) for i in range(len(later))]
-        earlier[-1] += product(terms, rows.kernel.T)
+        earlier[-1] += product(d_gates, rows.kernel.T)
         return reset_where(start, tuple(earlier)), totals
 
-    row = of_outputs, _slopes(pull, carries), rows.start
-    first, totals = jax.lax.scan(step, at_end, row, reverse=True, unroll=UNROLLED)
-    _, of_terms, of_inputs, of_params = pull(totals)
-    of_kernel = jnp.einsum("tnh,tng->hg", before[-1], of_terms, precision=precision)
-    of_start: Any = np.zeros(rows.start.shape, jax.dtypes.float0)
-    return (SequenceInputs(of_kernel, of_params, first, of_inputs, of_start),)
+    row = d_outputs, _slopes(pull, carries), rows.start
+    first, totals = jax.lax.scan(step, d_end, row, reverse=True, unroll=UNROLLED)
+    _, d_from_h, d_inputs, d_params = pull(totals)
+    d_kernel = jnp.einsum("tnh,tng->hg", before[-1], d_from_h, precision=precision)
+    d_start: Any = np.zeros(rows.start.shape, jax.dtypes.float0)
+    return (SequenceInputs(d_kernel, d_params, first, d_inputs, d_start),)
 
 
 scan.defvjp(_forward, _backward)

@@ -36,10 +36,8 @@ def dot_general(
         dimension_numbers: of the product.
         precision: of the product.
     """
-    as_it_is = (
-        weight.shape[-1] == 1 or weight.size > LARGEST_WEIGHT
-    )  # products with vectors are fast
-    if platforms.is_accelerated() or as_it_is:
+    is_vector = weight.shape[-1] == 1  # such products are fast
+    if platforms.is_accelerated() or is_vector or weight.size > LARGEST_WEIGHT:
         return lax.dot_general(x, weight, dimension_numbers, precision)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     return _product(rows, weight, precision).reshape(*x.shape[:-1], weight.shape[-1])

@@ -57,7 +57,7 @@ class ErrorBonusState(NamedTuple):
     stats: RunningStats  # of the discounted sums of errors
 
 
-FIGURES = ("intrinsic/reward", "intrinsic/loss")
+METRICS = ("intrinsic/reward", "intrinsic/loss")
 DISCOUNT = 0.99
 """Discount γ of intrinsic returns, from Burda et al. 2018."""
 
@@ -156,10 +156,10 @@ def from_error(
         (flat, opt_state), losses = fit(
             loss, adam, carried, flat_rows, key, config=config, psum=psum
         )
-        metrics = dict(zip(FIGURES, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
+        metrics = dict(zip(METRICS, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
         return ErrorBonusState(unravel(flat), opt_state, state.stats), metrics
 
-    return Intrinsic(start, reward, update, FIGURES, track)
+    return Intrinsic(start, reward, update, METRICS, track)
 
 
 def scaled(error: Array, stats: RunningStats, valid: Array) -> Array:
