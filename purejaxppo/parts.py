@@ -105,7 +105,7 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     if config.advantage in built_in:
         return built_in[config.advantage]
 
-    def named(result: Any) -> Any:
+    def as_estimates(result: Any) -> Any:
         return Estimates(*result) if isinstance(result, tuple) and len(result) == 2 else result
 
     number, flag = (jnp.zeros((3, 2), kind) for kind in (jnp.float32, bool))
@@ -120,7 +120,7 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
         Predictions(number, number, params),
         hyperparams_of(config, 1),
         gives=Estimates(number, number),
-        convert=named,
+        convert=as_estimates,
     )
     return estimator
 
@@ -175,8 +175,8 @@ def map_over_shards(
         members: axes of agents in its arguments and its result.
     """
     traced = functools.partial(at_matmul_precision(function), parts)
-    named = functools.wraps(function)(traced)
-    return parts.shards.map(named, in_axes, out_axes, members)
+    wrapped = functools.wraps(function)(traced)
+    return parts.shards.map(wrapped, in_axes, out_axes, members)
 
 
 TrainProgram = Callable[[TrainState, Hyperparams, Array | int], Trained]
