@@ -109,7 +109,7 @@ def test_gradients_of_gated_units_equal_those_of_flax_cells(kind, dtype, toleran
             theirs = {"params": flax_cells.params_of(kind, params["params"])}
             outs = []
             for row, fresh in zip(x, start, strict=True):
-                carry, out = cell.apply(theirs, gated_scan.fresh(fresh, carry), row)
+                carry, out = cell.apply(theirs, gated_scan.reset_where(fresh, carry), row)
                 outs.append(out)
             return distance(jnp.stack(outs), carry)
 
