@@ -132,7 +132,7 @@ def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_confi
     run: Any = SimpleNamespace(
         members=[make_config(seed=5), make_config(seed=6)],
         progress=Progress(1, 0.0, [480, 480]),
-        console=SimpleNamespace(say=said.append),
+        console=SimpleNamespace(print_line=said.append),
         chunk=SimpleNamespace(
             learned=ones, updates=ones, env_steps=ones, episodes=SimpleNamespace(diverged=none)
         ),

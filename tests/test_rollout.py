@@ -8,7 +8,7 @@ import pytest
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.bridge import HostState
 from purejaxppo.rollout import begin_episodes, collect, ended, init_rollout, step
-from purejaxppo.runs.episodes import follow, none_yet
+from purejaxppo.runs.episodes import add_step, no_episodes_yet
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.streams import ENVIRONMENTS, stream
 from purejaxppo.types import PolicyStep, named_leaves
@@ -47,10 +47,10 @@ def act(key, carry, obs, start):
 def played(env, length, first=None):
     """The states and rows of so many steps, and the first episodes after them."""
     state = begin_episodes(env, env.reset(jax.random.key(0)), lambda batch: jnp.zeros(batch, int))
-    first, states, rows = none_yet(env.spec.num_envs), [], []
+    first, states, rows = no_episodes_yet(env.spec.num_envs), [], []
     for t in range(length):
         state, row = step(env, act, state, jax.random.key(t))
-        first = follow(first, row)
+        first = add_step(first, row)
         states.append(state)
         rows.append(row)
     return states, rows, first

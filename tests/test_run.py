@@ -20,7 +20,7 @@ from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.progress import Progress
-from purejaxppo.runs.resume import changes, eval_settings, moved_schedules
+from purejaxppo.runs.resume import changes, eval_settings, schedule_changes
 from purejaxppo.runs.rows import read_csv
 
 
@@ -77,17 +77,17 @@ def test_a_longer_run_says_which_schedules_move_back_up(make_config):
         return make_config(total_timesteps=steps, ppo=ppo)
 
     size = config(1).steps_per_update
-    said = moved_schedules(config(10 * size), config(40 * size), Progress(10))
+    said = schedule_changes(config(10 * size), config(40 * size), Progress(10))
     assert said == (
         f"total_timesteps changes from {10 * size:,} to {40 * size:,}: 25% of the run is done now, "
         f"100% before. This changes ppo.learning_rate from 0 to 0.00075."
     )
     constant = {"learning_rate_schedule": "constant"}
     whole, longer = config(10 * size, **constant), config(40 * size, **constant)
-    assert moved_schedules(whole, longer, Progress(10)) == ""
-    assert moved_schedules(config(10 * size), config(10 * size), Progress(5)) == ""
+    assert schedule_changes(whole, longer, Progress(10)) == ""
+    assert schedule_changes(config(10 * size), config(10 * size), Progress(5)) == ""
     fading = {**constant, "ent_coef": 0.01, "ent_schedule": "linear"}
-    said = moved_schedules(whole, config(20 * size, **fading), Progress(5))
+    said = schedule_changes(whole, config(20 * size, **fading), Progress(5))
     assert said.endswith(
         "25% of the run is done now, 50% before. This changes ppo.ent_coef from 0.005 to 0.0075."
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from purejaxppo import interrupts
 from purejaxppo.cli.flags import FLAGS
 from purejaxppo.cli.usage import help_text
-from purejaxppo.runs.console import fail, keep_printing, print_warnings
+from purejaxppo.runs.console import fail, ignore_output_errors, print_warnings
 
 
 class Command(NamedTuple):
@@ -34,7 +34,7 @@ COMMANDS = {
 
 def begin_process() -> None:
     """Sets up a process that runs one command and ends."""
-    keep_printing()
+    ignore_output_errors()
     print_warnings()
     atexit.register(interrupts.end_children)
     gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays

@@ -56,7 +56,7 @@ def run(command: EvaluateFlags) -> int:
         print(line, flush=True)
     if command.elo:
         options = {"games": command.episodes, "member": command.member, "seed": command.seed}
-        print(rate(run_dir, say=print, **options))
+        print(rate(run_dir, print_line=print, **options))
         return 0
     agent = restore(run_dir, command.checkpoint)
     if command.member != -1:

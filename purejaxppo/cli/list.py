@@ -8,7 +8,7 @@ from typing import Any
 
 from purejaxppo.config import derived, files
 from purejaxppo.config.hints import did_you_mean, show
-from purejaxppo.runs.console import Printed, fail
+from purejaxppo.runs.console import SafeStream, fail
 from purejaxppo.spaces import MASK, Dict, Discrete, MultiDiscrete, Space
 
 PROG = "purejaxppo list"
@@ -28,7 +28,7 @@ or "/ 255".
 def main(args: Sequence[str]) -> int:
     """Runs the command until the reader of its output closes the pipe; returns its exit code."""
     stream: Any = sys.stdout
-    if isinstance(stream, Printed):
+    if isinstance(stream, SafeStream):
         stream = stream.stream
         stream.reconfigure(errors="backslashreplace")
     try:
@@ -37,7 +37,7 @@ def main(args: Sequence[str]) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader has enough, as in `list envs | head`
-        Printed(stream).flush()
+        SafeStream(stream).flush()
         return 0
     except (ValueError, OSError) as error:
         return fail(error)

@@ -119,7 +119,7 @@ class Agent:
                 f"network.rnn = {self.config.network.rnn}: controller does not support recurrent "
                 f"policies. Use Agent.act, or Agent.policy.act with a carry."
             )
-        act = how_to_act(self.config, policy, deterministic)
+        act = act_function(self.config, policy, deterministic)
         converter = SpaceConverter(env.spec)
 
         def step(key: Key, rows: Obs) -> EnvAction:
@@ -186,7 +186,7 @@ class Acting:
         return rows.to_simulator(jax.device_get(action))
 
     def _make_step(self, deterministic: bool | None) -> Callable:
-        act = how_to_act(self._config, self._policy, deterministic)
+        act = act_function(self._config, self._policy, deterministic)
 
         def step(state: AgentState, key: Key, carry: Any, obs: Obs, start: Any) -> tuple[Any, Any]:
             choice = act(state, key, carry, obs, start)
@@ -195,7 +195,7 @@ class Acting:
         return jax.jit(step)
 
 
-def how_to_act(
+def act_function(
     config: Config, policy: Policy, deterministic: bool | None, *, apart: bool = False
 ) -> AgentAct:
     """The policy's way to act: its mode, samples of it, or for None as the config says.

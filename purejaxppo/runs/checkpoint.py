@@ -35,7 +35,7 @@ from purejaxppo.runs import checksums
 from purejaxppo.runs.agent import Agent, abstract_agents
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.devices import check_platforms
-from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, writing_to
+from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, named_write_errors
 from purejaxppo.runs.progress import Progress
 from purejaxppo.types import AgentState, TrainState, named_leaves
 
@@ -61,7 +61,7 @@ class UnreadableError(Stopped, ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """A checkpoint on disk.
 
     Attributes:
@@ -75,7 +75,7 @@ class Saved:
     checksums: dict[str, str] | None
 
     @classmethod
-    def open(cls, folder: Path) -> "Saved":
+    def open(cls, folder: Path) -> "Checkpoint":
         """Reads the counters of a checkpoint.
 
         Raises:
@@ -149,7 +149,7 @@ class Checkpoints:
         self._folder = run_dir / "checkpoints"
         self._keep = keep
         latest = None
-        with processes.raise_together(), writing_to(self._folder):
+        with processes.raise_together(), named_write_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             if processes.is_main():
                 self._remove_unfinished()
@@ -201,7 +201,7 @@ class Checkpoints:
 
     def progress(self) -> Progress:
         """The counters of the last save, without its arrays."""
-        return Saved.open(self._folder / str(self._latest)).progress
+        return Checkpoint.open(self._folder / str(self._latest)).progress
 
     def save(self, state: TrainState, progress: Progress, best: AgentState | None = None) -> bool:
         """Saves the whole state, in the background; the caller may donate it right after.
@@ -244,7 +244,7 @@ class Checkpoints:
             if processes.is_main():
                 folder = self._folder / str(step)
                 try:
-                    Saved.open(folder).check()
+                    Checkpoint.open(folder).check()
                 except DamagedError as error:
                     raise UnreadableError(
                         f"{folder}: the first checkpoint was written but cannot be read back "
@@ -259,7 +259,7 @@ class Checkpoints:
         Raises:
             ValueError: the checkpoint does not fit the template.
         """
-        saved = Saved.open(self._folder / str(self._latest))
+        saved = Checkpoint.open(self._folder / str(self._latest))
         agent = saved.restore("agent", template.agent)
         rest = template.replace(agent=None)
         train = _with_empty(saved.restore("train", _without_empty(rest)), rest)
@@ -294,7 +294,7 @@ class Checkpoints:
             OSError: in one sentence.
         """
         try:
-            with writing_to(self._folder, Exception):
+            with named_write_errors(self._folder, Exception):
                 yield
         except OSError:
             self._latest, self._saving = self.finished(), False
@@ -546,7 +546,7 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
     return agents
 
 
-def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, np.ndarray]]:
+def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
     """Reads a checkpoint, an item and its arrays; `restore` describes the arguments and errors."""
     saves = run_dir / "checkpoints"
     steps = _steps(saves)
@@ -563,7 +563,7 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, n
         )
     folder = saves / str(step)
     try:
-        saved = Saved.open(folder)
+        saved = Checkpoint.open(folder)
         return saved, "agent", saved.arrays("agent")
     except DamagedError as error:
         if not folder.is_dir():
@@ -575,10 +575,10 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, n
         ) from error
 
 
-def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np.ndarray]]:
+def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
     """Reads the best or the last agent from the newest checkpoint in which it is intact."""
 
-    def read(saved: Saved) -> tuple[Saved, str, dict[str, np.ndarray]]:
+    def read(saved: Checkpoint) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
         item = "best" if best and saved.has_best else "agent"
         return saved, item, saved.arrays(item)
 
@@ -598,7 +598,7 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np
 
 
 def _first_intact(
-    folder: Path, read: Callable[[Saved], T], advice: str
+    folder: Path, read: Callable[[Checkpoint], T], advice: str
 ) -> tuple[T, int, dict[int, str]]:
     """Reads the newest intact checkpoint of a folder that has checkpoints.
 
@@ -616,7 +616,7 @@ def _first_intact(
         steps, damaged = _steps(folder), dict[int, str]()
         for step in reversed(steps):
             try:
-                return read(Saved.open(folder / str(step))), step, damaged
+                return read(Checkpoint.open(folder / str(step))), step, damaged
             except DamagedError as error:
                 if _steps(folder)[-1:] != steps[-1:]:
                     break

@@ -19,7 +19,7 @@ class Stopped(RuntimeError):
     """A failure between two chunks of training; the message is one sentence for the user."""
 
 
-class Printed:
+class SafeStream:
     """A text stream that drops output which cannot be written.
 
     The reader of a pipe may have ended, the terminal may be closed, or the disk may be full. None
@@ -60,22 +60,22 @@ class Printed:
             pass
 
 
-def keep_printing() -> None:
+def ignore_output_errors() -> None:
     """Lets this process continue when its output cannot be written."""
     for descriptor in range(3):  # the next file would get the number of a closed one
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout, sys.stderr = Printed(sys.stdout), Printed(sys.stderr)
+    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
 
 
-class PrintedWarnings(logging.Handler):
+class WarningPrinter(logging.Handler):
     """A log handler that prints warnings on stderr as `warning: ...`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        print(f"warning: {self.format(record)}", file=Printed(sys.stderr))
+        print(f"warning: {self.format(record)}", file=SafeStream(sys.stderr))
 
 
 def print_warnings() -> None:
@@ -84,13 +84,13 @@ def print_warnings() -> None:
     Orbax adds a handler to the root logger, which would print them with the logger's name.
     """
     logger = logging.getLogger("purejaxppo")
-    logger.addHandler(PrintedWarnings(logging.WARNING))
+    logger.addHandler(WarningPrinter(logging.WARNING))
     logger.propagate = False
 
 
-def say(text: object) -> None:
+def print_line(text: object) -> None:
     """Prints a line."""
-    print(text, file=Printed(sys.stdout), flush=True)
+    print(text, file=SafeStream(sys.stdout), flush=True)
 
 
 class Console:
@@ -102,7 +102,7 @@ class Console:
         """Starts at 0 of `total` steps; `quiet` shows nothing, `lines` no bar on a terminal."""
         from rich.console import Console as RichConsole
 
-        out: Any = Printed(sys.stdout)
+        out: Any = SafeStream(sys.stdout)
         self._console = RichConsole(file=out, highlight=False, soft_wrap=True, quiet=quiet)
         self._live = self._console.is_terminal and not quiet and not lines
         self._total, self._next_line = total, 0.0
@@ -123,7 +123,7 @@ class Console:
             )
             self._task = self._bar.add_task("train", total=total, text="")
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints one line."""
         self._console.print(text, markup=False)
 
@@ -141,22 +141,23 @@ class Console:
         """Shows progress: `done` of the total, a row that may hold newer returns, seconds left."""
         self._return = row.get("charts/episodic_return", self._return)
         self._evaluated = row.get("eval/return_mean", self._evaluated)
-        text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {shown(self._return)}"
+        text = f"{format_short(env_steps)} steps  {format_short(sps)} steps/s"
+        text += f"  return {format_return(self._return)}"
         if self._evaluated is not None:
-            text += f"  eval {shown(self._evaluated)}"
+            text += f"  eval {format_return(self._evaluated)}"
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)
         elif done >= self._next_line:
             self._next_line = done + self._total / self.LINES
-            self.say(f"{done / self._total:4.0%}  {text}  {duration(left)} left")
+            self.print_line(f"{done / self._total:4.0%}  {text}  {format_duration(left)} left")
 
 
-def shown(x: float) -> str:
+def format_return(x: float) -> str:
     """Formats a return; - for NaN."""
     return "-" if math.isnan(x) else number(x)
 
 
-def short(x: float) -> str:
+def format_short(x: float) -> str:
     """Formats a number: 1234567 -> '1.23M'."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(x) >= limit:
@@ -164,7 +165,7 @@ def short(x: float) -> str:
     return f"{x:.3g}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Formats seconds: 83.4 -> '1:23'."""
     if not math.isfinite(seconds):
         return "?"
@@ -183,5 +184,5 @@ def message_of(error: object) -> str:
 
 def fail(error: object, code: int = 2) -> int:
     """Prints an error, in one sentence on stderr; returns the exit code."""
-    print(f"error: {message_of(error)}", file=Printed(sys.stderr))
+    print(f"error: {message_of(error)}", file=SafeStream(sys.stderr))
     return code

@@ -17,7 +17,7 @@ STARTING = threading.Lock()
 """Lock for JAX's start: the first of two runs in threads chooses the devices of the process."""
 
 
-def found(*, calls_lapack: bool = False) -> list[list[jax.Device]]:
+def devices_by_process(*, calls_lapack: bool = False) -> list[list[jax.Device]]:
     """The devices of each process; starts JAX as `check_platforms` does.
 
     Raises:
@@ -87,7 +87,7 @@ def start_jax(setup: Setup, place: places.Place = places.ALONE) -> list[jax.Devi
     most = config.devices if place == places.ALONE else min(config.devices, cpu_cores())
     with STARTING:
         use_cpu_cores(most or place.cores, calls_host=setup.on_host)
-        by_process = found(calls_lapack=setup.calls_lapack)
+        by_process = devices_by_process(calls_lapack=setup.calls_lapack)
     if config.devices > len(by_process[0]):
         raise ValueError(f"devices = {config.devices}: JAX finds only {len(by_process[0])}")
     check_cpu(setup, by_process[0][0])

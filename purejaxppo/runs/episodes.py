@@ -21,7 +21,7 @@ MOST_DIVERGED = 0.1
 Mean returns leave diverged episodes out. Without this limit, an agent that breaks its simulator
 whenever it is about to lose would have the best score.
 """
-STEPS_AT_ONCE = 16
+STEPS_PER_CHECK = 16
 """Steps of an accelerator's evaluation between two looks whether all episodes have ended."""
 
 
@@ -33,23 +33,23 @@ class Outcome(NamedTuple):
     cut: Array  # [episodes] bool: stopped before its end; if the return is NaN: no agent
 
 
-def played(returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
+def has_agent(returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
     """Return True for the slots that had an agent, bool [episodes]; see `Outcome`."""
     return ~(np.isnan(returns) & cut)
 
 
 def num_cut(returns: np.ndarray, cut: np.ndarray | np.bool) -> int:
     """Count the episodes that were cut; see `Outcome`."""
-    return int((cut & played(returns, cut)).sum())
+    return int((cut & has_agent(returns, cut)).sum())
 
 
 def success_rate(returns: np.ndarray, cut: np.ndarray | np.bool, above: float) -> float:
     """Return the share of the episodes with a return above a number; NaN without episodes."""
-    won = returns[played(returns, cut)] > above  # False where the episode diverged
+    won = returns[has_agent(returns, cut)] > above  # False where the episode diverged
     return float(won.mean()) if won.size else np.nan
 
 
-def of_whole(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
+def of_undiverged(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
     """The values of the episodes that did not diverge.
 
     Args:
@@ -62,7 +62,7 @@ def of_whole(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.bool)
         `MOST_DIVERGED` of all diverged. Slots that never had an agent are not episodes.
     """
     diverged = np.isnan(returns)
-    among = diverged[played(returns, cut)]
+    among = diverged[has_agent(returns, cut)]
     if among.all() or among.mean() > MOST_DIVERGED:
         return np.full(1, np.nan)
     return values[~diverged]
@@ -84,13 +84,13 @@ class Running(NamedTuple):
     first: FirstEpisodes
 
 
-def none_yet(num_envs: int) -> FirstEpisodes:
+def no_episodes_yet(num_envs: int) -> FirstEpisodes:
     """Return first episodes without a step."""
     n = num_envs
     return FirstEpisodes(jnp.zeros(n, bool), jnp.zeros(n), jnp.zeros(n, jnp.int32))
 
 
-def follow(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
+def add_step(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
     """Add a step to the first episodes that are not finished.
 
     Args:
@@ -128,7 +128,7 @@ def run_episodes(
             agent may leave by itself cannot step simulators on the host.
         max_steps: bounds the loop where there is no time limit. Episodes that last longer are cut.
     """
-    bound = longest(env.spec) or max_steps
+    bound = max_rows(env.spec) or max_steps
 
     def running(now: Running) -> Array:
         return any_member((now.time < bound) & ~jnp.all(now.first.finished))
@@ -137,18 +137,18 @@ def run_episodes(
         now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
         loop, row = step(env, act, now.loop, now_keys)
         counted = now.time < bound  # the last of some steps at once may be beyond it
-        first = jax.tree.map(partial(jnp.where, counted), follow(now.first, row), now.first)
+        first = jax.tree.map(partial(jnp.where, counted), add_step(now.first, row), now.first)
         return Running(now.time + 1, loop, first)
 
     begin = begin_episodes(env, begun, initial_carry)
-    start = Running(jnp.zeros((), jnp.int32), begin, none_yet(env.spec.num_envs))
-    end = jax.lax.while_loop(running, some_steps(env.spec, one_step), start).first
+    start = Running(jnp.zeros((), jnp.int32), begin, no_episodes_yet(env.spec.num_envs))
+    end = jax.lax.while_loop(running, repeat_step(env.spec, one_step), start).first
     cut = ~end.finished
     empty = cut & (end.lengths == 0)  # a slot that never had an agent
     return Outcome(jnp.where(empty, jnp.nan, end.returns), end.lengths, cut)
 
 
-def longest(spec: EnvSpec) -> int:
+def max_rows(spec: EnvSpec) -> int:
     """The most rows of an episode; 0 if there is no such number."""
     if spec.absent:  # rows without a decision are no steps, and there may be any number of them
         return 0
@@ -156,10 +156,10 @@ def longest(spec: EnvSpec) -> int:
     return spec.max_episode_steps * (1 if spec.restorable else 2)
 
 
-def some_steps(
+def repeat_step(
     spec: EnvSpec, step: Callable[[int | Array, Running], Running]
 ) -> Callable[[Running], Running]:
     """One step; on accelerators several, since the host reads whether their loop goes on."""
     if platforms.is_accelerated() and spec.restorable:
-        return partial(jax.lax.fori_loop, 0, STEPS_AT_ONCE, step)
+        return partial(jax.lax.fori_loop, 0, STEPS_PER_CHECK, step)
     return partial(step, 0)

@@ -23,13 +23,13 @@ from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
-from purejaxppo.runs.agent import Agent, how_to_act
+from purejaxppo.runs.agent import Agent, act_function
 from purejaxppo.runs.episodes import (
     MOST_DIVERGED,
     Outcome,
+    has_agent,
     num_cut,
-    of_whole,
-    played,
+    of_undiverged,
     run_episodes,
     success_rate,
 )
@@ -69,7 +69,7 @@ class Evaluation(NamedTuple):
         """
         if self.returns.ndim > 1:
             return np.array([self.member(i).score for i in range(len(self.returns))])
-        return float(of_whole(self.returns, self.returns, self.cut).mean())
+        return float(of_undiverged(self.returns, self.returns, self.cut).mean())
 
     @property
     def success_rate(self) -> float | None:
@@ -84,10 +84,10 @@ class Evaluation(NamedTuple):
         return self._statistics() + success
 
     def _statistics(self) -> str:
-        r, agents = self.returns, played(self.returns, self.cut)
+        r, agents = self.returns, has_agent(self.returns, self.cut)
         episodes, empty = int(agents.sum()), int((~agents).sum())
         diverged, cut = int(np.isnan(r[agents]).sum()), num_cut(r, self.cut)
-        x = np.asarray(self.score) if r.ndim > 1 else of_whole(r, r, self.cut)
+        x = np.asarray(self.score) if r.ndim > 1 else of_undiverged(r, r, self.cut)
         if not episodes:
             return f"no episodes: no agent appeared in {r.size} slots within eval.max_steps steps"
         if np.isnan(x).any():
@@ -109,7 +109,7 @@ class Evaluation(NamedTuple):
             )
         return (
             f"{_episodes(episodes)}{note}: return {mean} ± {std} (min {low}, max {high}), length "
-            f"{of_whole(self.lengths, r, self.cut).mean():.1f}"
+            f"{of_undiverged(self.lengths, r, self.cut).mean():.1f}"
         )
 
 
@@ -122,7 +122,7 @@ def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
     count = num_cut(returns, cut)
     if not count:
         return ""
-    among = _episodes(int(played(returns, cut).sum()))
+    among = _episodes(int(has_agent(returns, cut).sum()))
     return (
         f"eval.max_steps = {max_steps}: {count} of {among} were cut after this number of steps. "
         f"The mean return includes their returns so far. Increase eval.max_steps to play them to "
@@ -130,7 +130,7 @@ def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
     )
 
 
-def evaluated(config: Config) -> EnvConfig:
+def evaluation_env(config: Config) -> EnvConfig:
     """The environment of a run's evaluations: the run's own, with `eval.options`."""
     return replace(config.env, options={**config.env.options, **config.eval.options})
 
@@ -193,7 +193,7 @@ class Evaluator:
         self.count = -(-episodes // size)  # over all shards, without those cut off
         self.turns = -(-self.count // (self.per_turn * self.shards.num_shards))
         self.per_shard = self.turns * self.per_turn
-        self.act = how_to_act(config, policy, deterministic, apart=True)
+        self.act = act_function(config, policy, deterministic, apart=True)
         self.initial_carry = policy.network.initial_carry
         self.mapped = self.shards.map(
             self._shard, (None, None, None, 0), 0, ((0, 0, None, None), 0)
@@ -201,7 +201,7 @@ class Evaluator:
 
     def _make(self, seed: int) -> HostEnv | MultiAgentEnv | VmapEnv:
         """The environments of a shard; at most as many simulators on the host as in training."""
-        config, shards = evaluated(self.config), self.shards.num_shards
+        config, shards = evaluation_env(self.config), self.shards.num_shards
         if self.on_host:
             config = replace(config, num_envs=max(1, config.num_envs // shards))
             local = -(-self.episodes // shards)

@@ -30,7 +30,7 @@ class OutOfMemoryError(Stopped):
 
 
 @contextlib.contextmanager
-def reported(run: Training) -> Iterator[None]:
+def saving_on_failure(run: Training) -> Iterator[None]:
     """Save and close a run that fails in this context, and report the failure in a sentence.
 
     Nothing is saved before training. With several processes, the failed one prints the sentence
@@ -46,7 +46,7 @@ def reported(run: Training) -> Iterator[None]:
         with named_failures(run.config.env.name, run.programs):
             yield
     except BaseException as error:
-        failure = reportable(run, error)
+        failure = reported_error(run, error)
         if processes.is_distributed() and not isinstance(error, processes.DistributedError):
             end_process(run, failure)
         try:
@@ -58,7 +58,7 @@ def reported(run: Training) -> Iterator[None]:
         raise failure from error
 
 
-def reportable(run: Training, error: BaseException) -> BaseException:
+def reported_error(run: Training, error: BaseException) -> BaseException:
     """Return the error to raise for a failure, after a save if the run was training."""
     if is_out_of_memory(error):
         sentence = too_little_memory(run.config, error)

@@ -46,7 +46,7 @@ MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
 VIDEO = "video.mp4"
 RATINGS = ("elo.csv", "elo.png")
-OURS = (
+RUN_FILES = (
     "checkpoints",
     "tensorboard",
     "wandb",
@@ -71,7 +71,9 @@ OURS = (
 
 
 @contextlib.contextmanager
-def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> Iterator[None]:
+def run_folder(
+    run_dir: Path, *, clobber: bool, run_files: Sequence[str] = RUN_FILES
+) -> Iterator[None]:
     """Creates the run's folder if needed, and locks it against a second process.
 
     A folder that a run has been made in may hold other files, too, such as videos.
@@ -79,7 +81,7 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
     Args:
         run_dir: the folder.
         clobber: delete the files of an earlier run, and nothing else.
-        ours: names of everything that the command writes there.
+        run_files: names of everything that the command writes there.
 
     Raises:
         ValueError: it cannot be made, holds something else than a run, or is in use.
@@ -87,7 +89,7 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
     try:
         if run_dir.exists() and not run_dir.is_dir():
             raise ValueError(f"{run_dir} is a file. --run_dir must be a folder.")
-        known = {*ours, LOCK}
+        known = {*run_files, LOCK}
         names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
         foreign = sorted(name for name in names - known if not name.endswith(".log"))
         if foreign and not {CONFIG, VERSIONS} <= names & known:
@@ -101,12 +103,12 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
     with lock:
         _lock(lock, run_dir)
         if clobber:
-            _clear(run_dir, ours)
+            _clear(run_dir, run_files)
         yield
 
 
 @contextlib.contextmanager
-def writing_to(place: str | Path, kind: type[Exception] = OSError) -> Iterator[None]:
+def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> Iterator[None]:
     """Names the place in errors of writing to it, because some errors do not.
 
     Args:
@@ -144,8 +146,8 @@ def _lock(lock, run_dir: Path) -> None:
         log.debug("%s cannot be locked: %s", run_dir, error)
 
 
-def _clear(run_dir: Path, ours: Sequence[str]) -> None:
-    for name in ours:
+def _clear(run_dir: Path, run_files: Sequence[str]) -> None:
+    for name in run_files:
         path = run_dir / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -159,10 +161,10 @@ def imports(run_dir: str | Path) -> list[str]:
     if not path.is_file():
         return []
     config = load_config(path, saved=True)
-    return code_of(run_dir, [config, *load_members(Path(run_dir) / MEMBERS, config)])
+    return imports_of(run_dir, [config, *load_members(Path(run_dir) / MEMBERS, config)])
 
 
-def code_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
+def imports_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
     """Lines that name the code and the programs that configs of a folder run."""
     changed = copies.changed(folder)
     lines = []
@@ -203,7 +205,7 @@ def _reason(change: copies.Change) -> str:
     return "it has changed since" if itself else f"{first} next to it has changed since"
 
 
-def check_outside(config: Config, run_dir: Path) -> None:
+def check_not_deleted(config: Config, run_dir: Path) -> None:
     """Checks, before a run is deleted, that none of its files is still needed.
 
     Raises:
@@ -217,7 +219,7 @@ def check_outside(config: Config, run_dir: Path) -> None:
             )
 
 
-def placed(config: Config) -> Config:
+def with_absolute_paths(config: Config) -> Config:
     """Return the config with absolute paths of the files and folders that it names.
 
     Paths are resolved once, because custom code may change the current folder.
@@ -235,7 +237,7 @@ def placed(config: Config) -> Config:
     )
 
 
-def keep_code(config: Config, run_dir: Path) -> list[str]:
+def copy_code(config: Config, run_dir: Path) -> list[str]:
     """Copies the Python files that a config names into a run's folder; returns lines to print.
 
     Raises:
@@ -259,7 +261,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         save_members(run_dir / MEMBERS, config, members)
     if not (run_dir / CONFIG).is_file():
         shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a run that never began
-    notes = keep_code(config, run_dir)
+    notes = copy_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
     if (run_dir / VERSIONS).is_file():
         return notes

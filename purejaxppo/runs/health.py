@@ -48,7 +48,7 @@ class CheckAgents:
         run.lost = len(gone) == len(run.rows)
         if gone - self._gone and not run.lost:
             names = ", ".join(f"{i} (seed {run.members[i].seed})" for i in sorted(gone))
-            run.console.say(
+            run.console.print_line(
                 f"agents without a score after {run.progress.env_steps:,} steps: {names}. Their "
                 f"parameters or outputs are not finite, or all their steps diverge."
             )
@@ -58,8 +58,8 @@ class CheckAgents:
         """The message about a run with no agent left to train."""
         saved = run.checkpoints.latest()
         if any(count < self._most_diverging for count in self._diverging):
-            return what_was_lost(run.config, run.progress.env_steps, saved)
-        return all_diverged(diverged_value(run, 0), int(self._diverging.min()), saved)
+            return not_finite_message(run.config, run.progress.env_steps, saved)
+        return all_diverged_message(diverged_value(run, 0), int(self._diverging.min()), saved)
 
 
 class StopIfLost:
@@ -98,7 +98,7 @@ class WarnOfDivergence:
             if few or not row["charts/finite"]:  # the agent's actions may be NaN
                 continue
             name = f"agent {i} (seed {run.members[i].seed}): " if len(run.rows) > 1 else ""
-            run.console.say(name + warning(row, diverged_value(run, i)))
+            run.console.print_line(name + warning(row, diverged_value(run, i)))
             self._warned = True
             return
 
@@ -113,7 +113,7 @@ class NotFiniteError(ValueError):
     """No agent is left to train: the numbers are not finite, or every step diverges."""
 
 
-def what_was_lost(config: Config, env_steps: int, saved: int | None) -> str:
+def not_finite_message(config: Config, env_steps: int, saved: int | None) -> str:
     """The message about an agent whose numbers are no longer finite. That state is not saved.
 
     Args:
@@ -151,7 +151,7 @@ def warning(row: Row, value: str) -> str:
     return f"{episodes} diverged: {_reason(value)}. {REMEDY}"
 
 
-def all_diverged(value: str, updates: int, saved: int | None) -> str:
+def all_diverged_message(value: str, updates: int, saved: int | None) -> str:
     """The error of a run in which every step diverges.
 
     Args:

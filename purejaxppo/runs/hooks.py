@@ -11,7 +11,7 @@ from purejaxppo.config.hints import number
 from purejaxppo.parallel import processes
 from purejaxppo.runs.evaluation import warning_of_cut
 from purejaxppo.runs.health import CheckAgents, StopIfLost, WarnOfDivergence
-from purejaxppo.runs.programs import evaluation_keys, keep_better
+from purejaxppo.runs.programs import evaluation_keys, select_better
 from purejaxppo.runs.resume import changes, eval_settings
 from purejaxppo.runs.rows import Row, eval_row, mean_row
 from purejaxppo.runs.training import Hook, Training
@@ -41,7 +41,7 @@ class Evaluate:
     def __init__(self, run: Training) -> None:
         """Compiles nothing yet."""
         out = run.programs.shards.shardings(None)
-        self._keep_better = jax.jit(keep_better, out_shardings=out)
+        self._select_better = jax.jit(select_better, out_shardings=out)
         self._warned_of_cut = False
 
     def due(self, run: Training) -> bool:
@@ -60,7 +60,7 @@ class Evaluate:
         for i in np.flatnonzero(better):
             p.member_best[i], p.member_best_steps[i] = scores[i], p.member_steps[i]
         best_so_far = agent if run.best is None else run.best
-        run.best = self._keep_better(np.asarray(better), best_so_far, agent)
+        run.best = self._select_better(np.asarray(better), best_so_far, agent)
         run.rows = [row | score for row, score in zip(run.rows, evaluated, strict=True)]
         run.evaluated = True
 
@@ -71,7 +71,7 @@ class Evaluate:
         returns, lengths, cut = jax.device_get(programs.evaluate(agent, keys))
         warning = warning_of_cut(returns, cut, max_steps)
         if warning and not self._warned_of_cut:
-            run.console.say(warning)
+            run.console.print_line(warning)
             self._warned_of_cut = True
         above = programs.success_above
         return [
@@ -98,7 +98,7 @@ class Evaluate:
         if all(score != -math.inf for score in p.member_best):
             assert p.best_return is not None
             after = f"return {number(p.best_return)}"
-        run.console.say(
+        run.console.print_line(
             f"{changed}. The best agent so far was evaluated again: {after} (before: "
             f"{number(before)})"
         )

@@ -117,7 +117,7 @@ def train(
         raise KeyboardInterrupt
     if code:
         raise SystemExit(code)
-    return Run(folder, held(made))
+    return Run(folder, object_fields(made))
 
 
 def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
@@ -139,7 +139,7 @@ def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
     return Run(run_dir, overrides)
 
 
-def held(config: Config) -> dict[str, Any]:
+def object_fields(config: Config) -> dict[str, Any]:
     """The fields of a config that hold objects, by dotted name: a file cannot restore them."""
     return {
         name: value

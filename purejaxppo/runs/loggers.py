@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from purejaxppo.config.files import as_text, flatten
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
-from purejaxppo.runs.folder import writing_to
-from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, _cells, mean_row, read_csv
+from purejaxppo.runs.folder import named_write_errors
+from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, csv_cells, mean_row, read_csv
 
 MOST_WRITERS = 64
 """Largest number of members that get TensorBoard runs of their own."""
@@ -49,13 +49,13 @@ class CsvLogger:
     def _start(self, rows: Sequence[Row]) -> None:
         """Replaces the file by one with these rows."""
         with (
-            writing_to(self._path),
+            named_write_errors(self._path),
             atomic_write(self._path) as partial,
             partial.open("w", newline="", encoding="utf-8") as file,
         ):
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
-            writer.writerows(_cells(row) for row in rows)
+            writer.writerows(csv_cells(row) for row in rows)
         self._file = self._path.open("a", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, self._columns)
 
@@ -65,13 +65,13 @@ class CsvLogger:
             self._file.close()
             self._columns += new
             self._start(read_csv(self._path))
-        with writing_to(self._path):
-            self._writer.writerow(_cells(row))
+        with named_write_errors(self._path):
+            self._writer.writerow(csv_cells(row))
             self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        with writing_to(self._path):
+        with named_write_errors(self._path):
             self._file.close()
 
 
@@ -83,20 +83,20 @@ class TensorBoardLogger:
         from purejaxppo.runs.tensorboard import Writer
 
         self._folder = folder
-        with writing_to(folder):
+        with named_write_errors(folder):
             self.writer = Writer(str(folder), purge_step=resumed_at + 1)
 
     def write(self, row: Row) -> None:
         """Writes each number at its step."""
         step = int(row["global_step"])
-        with writing_to(self._folder):
+        with named_write_errors(self._folder):
             for key, value in row.items():
                 if "/" in key and math.isfinite(value):  # tensorboardX warns about others
                     self.writer.add_scalar(key, value, step)
 
     def close(self) -> None:
         """Flushes and closes."""
-        with writing_to(self._folder):
+        with named_write_errors(self._folder):
             self.writer.close()
 
 

@@ -87,16 +87,16 @@ def set_up_loggers() -> Callable[[], None]:
     files, because the run reports the reason in one sentence.
     """
     undo = contextlib.ExitStack()
-    ours, absl = loggers = [logging.getLogger(name) for name in LOGGERS]
+    package_logger, absl = loggers = [logging.getLogger(name) for name in LOGGERS]
     for logger in loggers:
         undo.callback(logger.setLevel, logger.level)
         undo.callback(setattr, logger, "propagate", logger.propagate)
-    if ours.propagate:  # a command prints warnings itself
+    if package_logger.propagate:  # a command prints warnings itself
         warnings = ToRoot(logging.WARNING)
-        ours.addHandler(warnings)
-        undo.callback(ours.removeHandler, warnings)
-    ours.setLevel(logging.DEBUG)
-    ours.propagate = absl.propagate = False
+        package_logger.addHandler(warnings)
+        undo.callback(package_logger.removeHandler, warnings)
+    package_logger.setLevel(logging.DEBUG)
+    package_logger.propagate = absl.propagate = False
     logging.getLogger("asyncio").addFilter(not_of_a_save)
     undo.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
     sys.unraisablehook = partial(without_late_results, sys.unraisablehook)
@@ -110,9 +110,9 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
     if config.logging.log_file and processes.is_main():
         path = run_dir / config.logging.log_file
         path.parent.mkdir(parents=True, exist_ok=True)
-    log, ours = RunLog(path), logging.getLogger(LOGGERS[0])
+    log, package_logger = RunLog(path), logging.getLogger(LOGGERS[0])
     with _CHANGING:
-        running = [other for other in ours.handlers if isinstance(other, RunLog)]
+        running = [other for other in package_logger.handlers if isinstance(other, RunLog)]
         log.restore = running[0].restore if running else set_up_loggers()
         for name in LOGGERS:
             logging.getLogger(name).addHandler(log)
@@ -124,6 +124,6 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
         with _CHANGING:
             for name in LOGGERS:
                 logging.getLogger(name).removeHandler(log)
-            if not any(isinstance(other, RunLog) for other in ours.handlers):
+            if not any(isinstance(other, RunLog) for other in package_logger.handlers):
                 log.restore()
         log.close()

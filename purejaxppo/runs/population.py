@@ -23,11 +23,11 @@ from purejaxppo.learner import Parts
 from purejaxppo.parts import init_program, train_program
 from purejaxppo.runs.episodes import MOST_DIVERGED
 from purejaxppo.runs.programs import (
-    Functions,
-    MakeFunctions,
-    keep_better,
+    MakeTrainFunctions,
+    TrainFunctions,
     member_hyperparams,
     member_keys,
+    select_better,
 )
 from purejaxppo.runs.rows import Row
 from purejaxppo.runs.training import Training
@@ -154,9 +154,9 @@ def evolve(
 
     old = state.rollout.carry
     fresh = jax.tree.map(lambda new, old: jnp.broadcast_to(new, old.shape), initial_carry, old)
-    rollout = state.rollout.replace(carry=keep_better(copied, old, fresh))
+    rollout = state.rollout.replace(carry=select_better(copied, old, fresh))
     if rollout.open is not None:  # the old network's decisions
-        valid = keep_better(copied, rollout.open.valid, jnp.zeros_like(rollout.open.valid))
+        valid = select_better(copied, rollout.open.valid, jnp.zeros_like(rollout.open.valid))
         rollout = rollout.replace(open=rollout.open._replace(valid=valid))
     inherited = [f.name for f in dataclasses.fields(TrainState) if not f.metadata["not_inherited"]]
     state = state.replace(
@@ -191,11 +191,11 @@ def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
     )
 
 
-def population_functions(rules: Rules) -> MakeFunctions:
+def population_functions(rules: Rules) -> MakeTrainFunctions:
     """Return the functions of a population with these rules, for `Programs`."""
 
-    def make(setup: Setup, parts: Parts) -> Functions:
-        return Functions(
+    def make(setup: Setup, parts: Parts) -> TrainFunctions:
+        return TrainFunctions(
             init=partial(init_population, init_program(parts), member_hyperparams(setup)),
             train=partial(train_population, parts, rules, member_keys(setup)[0]),
             axes=state_axes(PopulationState),

@@ -31,7 +31,7 @@ from purejaxppo.parts import (
 )
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import restore
-from purejaxppo.runs.console import say
+from purejaxppo.runs.console import print_line
 from purejaxppo.runs.folder import imports
 from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
 
@@ -49,7 +49,7 @@ def load_teacher(config: Config, student: Policy) -> Agent:
     if not Path(folder).is_dir():
         raise ValueError(f"pretrain.teacher = {folder}: run folder not found")
     for line in imports(folder):
-        say(line)
+        print_line(line)
     teacher = restore(folder)
     if teacher.members:
         raise ValueError(

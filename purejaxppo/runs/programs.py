@@ -21,12 +21,12 @@ from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.parts import STATE_AXES, TrainProgram, init_program, make_parts, train_program
 from purejaxppo.runs.asynchronous import AsynchronousTraining
-from purejaxppo.runs.evaluation import Evaluator, evaluated, evaluation_shards
+from purejaxppo.runs.evaluation import Evaluator, evaluation_env, evaluation_shards
 from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, TrainState
 
 
-class Functions(NamedTuple):
+class TrainFunctions(NamedTuple):
     """Functions of all shards and members that a run compiles."""
 
     init: Callable[[Key, Array], TrainState]
@@ -37,13 +37,13 @@ class Functions(NamedTuple):
     """Axes of the state."""
 
 
-MakeFunctions = Callable[[Setup, Parts], Functions]
+MakeTrainFunctions = Callable[[Setup, Parts], TrainFunctions]
 
 
-def ppo_functions(setup: Setup, parts: Parts) -> Functions:
+def ppo_functions(setup: Setup, parts: Parts) -> TrainFunctions:
     """Return the functions of PPO, with which agents do not affect each other."""
     del setup
-    return Functions(init_program(parts), train_program(parts), STATE_AXES)
+    return TrainFunctions(init_program(parts), train_program(parts), STATE_AXES)
 
 
 class Programs:
@@ -59,7 +59,7 @@ class Programs:
         ValueError: parts of the config are incompatible.
     """
 
-    def __init__(self, setup: Setup, make_functions: MakeFunctions = ppo_functions) -> None:
+    def __init__(self, setup: Setup, make_functions: MakeTrainFunctions = ppo_functions) -> None:
         """Builds the parts; nothing is compiled yet."""
         check_editor(setup.config)
         self.setup = setup
@@ -205,7 +205,7 @@ def without_hang(programs: Programs) -> Programs:
 
 def check_editor(config: Config) -> None:
     """Raise ValueError for evaluations in the editor that a run trains in; nothing is started."""
-    ports = (config.env.options.get("port"), evaluated(config).options.get("port"))
+    ports = (config.env.options.get("port"), evaluation_env(config).options.get("port"))
     if config.eval.num_episodes and registry.is_editor(config.env) and ports[0] == ports[1]:
         raise ValueError(
             f"eval.num_episodes = {config.eval.num_episodes}: {config.env.name} is one game, and "
@@ -256,7 +256,7 @@ def evaluation_keys(keys: Key, update: int) -> Key:
     return found
 
 
-def keep_better(better: Array, best: Any, new: Any) -> Any:
+def select_better(better: Array, best: Any, new: Any) -> Any:
     """Select `new` where `better` (bool [M]), else `best`; trees of arrays [M, ...]."""
 
     def choose(old: Array, new: Array) -> Array:

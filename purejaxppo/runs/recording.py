@@ -15,9 +15,9 @@ from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.rollout import begin_episodes, step
-from purejaxppo.runs.agent import Agent, how_to_act
-from purejaxppo.runs.episodes import FirstEpisodes, follow, longest, none_yet
-from purejaxppo.runs.evaluation import evaluated
+from purejaxppo.runs.agent import Agent, act_function
+from purejaxppo.runs.episodes import FirstEpisodes, add_step, max_rows, no_episodes_yet
+from purejaxppo.runs.evaluation import evaluation_env
 from purejaxppo.types import AgentState, RolloutState
 from purejaxppo.video import video
 
@@ -66,7 +66,7 @@ def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
     """Records one episode."""
     config = agent.config
     with jax.default_matmul_precision(config.matmul_precision):
-        env: Any = registry.make(evaluated(config), 1, seed=seed, evaluation=True, render=True)
+        env: Any = registry.make(evaluation_env(config), 1, seed=seed, evaluation=True, render=True)
         try:
             with named_failures(config.env.name, env):
                 return record_episode(env, agent, seed, deterministic)
@@ -81,8 +81,8 @@ def record_episode(
 
     Its rewards are those that an evaluation sums. A step that diverged is left out.
     """
-    policy, limit = agent.policy, longest(env.spec) or agent.config.eval.max_steps
-    act = how_to_act(agent.config, policy, deterministic)
+    policy, limit = agent.policy, max_rows(env.spec) or agent.config.eval.max_steps
+    act = act_function(agent.config, policy, deterministic)
     one_state = jax.jit(lambda env_state: jax.tree.map(lambda x: x[0], env_state.task))
 
     def frame(loop: RolloutState) -> Any:
@@ -97,12 +97,12 @@ def record_episode(
     ) -> tuple[RolloutState, FirstEpisodes, Array, Array]:
         loop, row = step(env, partial(act, state), loop, key)
         reward = jnp.sum(row.out.scores, where=~first.finished)
-        return loop, follow(first, row), reward, row.out.diverged[0]
+        return loop, add_step(first, row), reward, row.out.diverged[0]
 
     state = jax.device_get(agent.state)
     env_key, key = jax.random.split(jax.random.key(seed))
     loop = begin_episodes(env, jax.jit(env.reset)(env_key), policy.network.initial_carry)
-    first = none_yet(env.spec.num_envs)
+    first = no_episodes_yet(env.spec.num_envs)
     frames, rewards, diverged = [frame(loop)], list[float](), False
     while not (np.all(first.finished) or len(rewards) == limit):
         key, step_key = jax.random.split(key)

@@ -78,7 +78,7 @@ def with_old_rules(config: Config, old: Config) -> Config:
     return config.replace(**{name: before[name] for name in names if after[name] == default[name]})
 
 
-def unknown_objects(config: Config, run_dir: Path) -> list[str]:
+def uncompared_objects(config: Config, run_dir: Path) -> list[str]:
     """A line per object that a run continues with, and that no file restores."""
     if not (run_dir / CONFIG).is_file():
         return []
@@ -106,7 +106,7 @@ def check_objects(config: Config, run_dir: Path) -> None:
         )
 
 
-def moved_schedules(old: Config, new: Config, progress: Progress, *, sparse: bool = False) -> str:
+def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bool = False) -> str:
     """Describe how another total_timesteps changes schedules; '' if they stay the same.
 
     Schedules and curricula follow the part of the run that is done (`Intervals`).

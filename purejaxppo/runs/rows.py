@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from purejaxppo.runs.episodes import num_cut, of_whole, played, success_rate
+from purejaxppo.runs.episodes import has_agent, num_cut, of_undiverged, success_rate
 from purejaxppo.types import Metrics
 
 log = logging.getLogger("purejaxppo")
@@ -91,23 +91,23 @@ def eval_row(
 
     Args:
         returns: float [episodes]; NaN where the episode diverged, or the slot had no agent.
-            Statistics are over the others, or NaN if too many diverged; see `of_whole`.
+            Statistics are over the others, or NaN if too many diverged; see `of_undiverged`.
         lengths: int [episodes].
         cut: bool [episodes]; see `Outcome`.
         success_above: see `EnvSpec`; an episode that diverged is not a success.
     """
-    whole = of_whole(returns, returns, cut)
+    whole = of_undiverged(returns, returns, cut)
     success = {}
     if success_above is not None:
         success[SUCCESS] = success_rate(returns, cut, success_above)
     return success | {
-        "eval/diverged": int(np.isnan(returns[played(returns, cut)]).sum()),
+        "eval/diverged": int(np.isnan(returns[has_agent(returns, cut)]).sum()),
         "eval/cut": num_cut(returns, cut),
         "eval/return_mean": float(whole.mean()),
         "eval/return_std": float(whole.std()),
         "eval/return_min": float(whole.min()),
         "eval/return_max": float(whole.max()),
-        "eval/length_mean": float(of_whole(lengths, returns, cut).mean()),
+        "eval/length_mean": float(of_undiverged(lengths, returns, cut).mean()),
     }
 
 
@@ -117,7 +117,8 @@ def mean_row(rows: Sequence[Row]) -> Row:
     return {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
 
 
-def _cells(row: Row) -> dict[str, str]:
+def csv_cells(row: Row) -> dict[str, str]:
+    """Format the numbers of a row for metrics.csv."""
     return {key: f"{value:.10g}" for key, value in row.items()}
 
 

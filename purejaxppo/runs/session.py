@@ -23,11 +23,18 @@ from purejaxppo.learner import Parts
 from purejaxppo.parallel import awake, places, processes
 from purejaxppo.runs import pretraining
 from purejaxppo.runs.command_line import command_line
-from purejaxppo.runs.console import Console, duration, say, short
+from purejaxppo.runs.console import Console, format_duration, format_short, print_line
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.divergence import REMEDY, first_obs_value
-from purejaxppo.runs.failures import reported
-from purejaxppo.runs.folder import CONFIG, check_outside, imports, placed, record_run, run_folder
+from purejaxppo.runs.failures import saving_on_failure
+from purejaxppo.runs.folder import (
+    CONFIG,
+    check_not_deleted,
+    imports,
+    record_run,
+    run_folder,
+    with_absolute_paths,
+)
 from purejaxppo.runs.hooks import hooks_of
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loggers import CsvLogger, open_loggers
@@ -35,7 +42,7 @@ from purejaxppo.runs.logs import logs
 from purejaxppo.runs.loop import loop
 from purejaxppo.runs.programs import Programs, without_hang
 from purejaxppo.runs.progress import Progress
-from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
+from purejaxppo.runs.resume import continue_config, schedule_changes, uncompared_objects
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS
 from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
@@ -63,7 +70,7 @@ def base_name(name: str, config: Config) -> str:
 
 
 @contextlib.contextmanager
-def writing(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[list[str]]:
+def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[list[str]]:
     """Locks the run's folder in process 0, and checks that all processes can read it.
 
     Yields lines to print about a new run's copies of custom code.
@@ -76,7 +83,7 @@ def writing(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[list[str]
         with processes.raise_together():
             if processes.is_main():
                 if clobber:
-                    check_outside(setup.config, run_dir)
+                    check_not_deleted(setup.config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not (run_dir / CONFIG).is_file():
                     # Written early: config.yaml marks a run folder.
@@ -117,7 +124,7 @@ def train(
     """
     check_wandb(config)
     quiet = quiet or place.index > 0
-    named, config, run_dir = run_dir, placed(config), run_dir.absolute()
+    named, config, run_dir = run_dir, with_absolute_paths(config), run_dir.absolute()
     with processes.raise_together():
         setup = resolve(config, change=change)
         devices = start_jax(setup, place)
@@ -126,13 +133,13 @@ def train(
         setup = replace(setup, config=for_platform(config, devices[0].platform))
         notes: list[str] = []
         if not clobber:
-            setup, notes = continued(setup, named, quiet=quiet)
+            setup, notes = resumed_setup(setup, named, quiet=quiet)
         setup = divide(setup, devices)
         programs = Programs(setup)
         if setup.config.pretrain.teacher and not (run_dir / CONFIG).is_file():
             pretraining.load_teacher(setup.config, programs.parts.policy)
     programs = without_hang(programs)
-    with writing(programs.setup, run_dir, clobber=clobber) as copied:
+    with locked_folder(programs.setup, run_dir, clobber=clobber) as copied:
         run = open_training(programs, run_dir, make_console(programs, quiet=quiet))
         if run.finished:
             report_finished(run, notes)
@@ -141,7 +148,7 @@ def train(
         # Parts that replace the config's may use any of its settings.
         unused = without_effect([setup.config]) if change is None else []
         for note in [*copied, *notes, *unused]:
-            run.console.say(note)
+            run.console.print_line(note)
         return execute(run)
 
 
@@ -151,7 +158,7 @@ def check_wandb(config: Config) -> None:
         raise ValueError("wandb is not installed. Run: pip install 'purejaxppo[wandb]'")
 
 
-def continued(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, list[str]]:
+def resumed_setup(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, list[str]]:
     """Return the setup with which a run continues, and lines about changes; see `continue_config`.
 
     Prints the custom code that the run folder names.
@@ -163,8 +170,8 @@ def continued(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, list[
         registry.resolve(setup.config.env)  # an unknown name is not reported as a change of the run
         raise
     if not quiet:
-        for line in [*imports(run_dir), *unknown_objects(config, folder)]:
-            say(line)
+        for line in [*imports(run_dir), *uncompared_objects(config, folder)]:
+            print_line(line)
     return replace(setup, config=config), notes
 
 
@@ -189,11 +196,11 @@ def execute(run: Training, first: Sequence[Hook] = (), columns: Sequence[str] = 
     stay_awake = config.keep_cores_awake and platform == "cpu"
     with logs(config, run.run_dir):
         announce(run, stay_awake=stay_awake)
-        with reported(run):
+        with saving_on_failure(run):
             run.state = prepare(run, columns)
         started = time.perf_counter()
         with Interrupt() as interrupt:
-            with reported(run), run.console, awake.kept_awake(stay_awake):
+            with saving_on_failure(run), run.console, awake.kept_awake(stay_awake):
                 loop(run, hooks_of(run, first), interrupt)
             run.close()
         run.signal = int(signal.Signals[interrupt.signal]) if interrupt.signal else 0
@@ -210,13 +217,13 @@ def announce(run: Training, *, stay_awake: bool) -> None:
     each = " each" if members > 1 else ""
     parts = "1 shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     apart = f" in {jax.process_count()} processes" if processes.is_distributed() else ""
-    run.console.say(
+    run.console.print_line(
         f"training {config.env.name} on {shards.num_devices} x {device.device_kind} "
         f"({device.platform}){kept}{apart}: {agents}{config.env.num_envs} environments{each} in "
         f"{parts}. Run folder: {short_path(run.run_dir)}"
     )
     if setup.note:
-        run.console.say(setup.note)
+        run.console.print_line(setup.note)
 
 
 def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
@@ -239,14 +246,14 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         with processes.raise_together():
             state = run.restore(state)
         restarted = "" if restorable else ". The simulator starts from scratch."
-        console.say(f"resuming at {run.progress.env_steps:,} steps{restarted}")
+        console.print_line(f"resuming at {run.progress.env_steps:,} steps{restarted}")
         before = load_config(run.run_dir / CONFIG, saved=True)
-        if moved := moved_schedules(before, config, run.progress, sparse=run.intervals.sparse):
-            console.say(moved)
+        if moved := schedule_changes(before, config, run.progress, sparse=run.intervals.sparse):
+            console.print_line(moved)
     if config.pretrain.teacher and not resumes:
         state = pretraining.teach(programs.parts, programs.key, state, programs.setup.change)
         teacher, updates = config.pretrain.teacher, config.pretrain.updates
-        console.say(f"pretrained on the teacher {teacher} for {updates} updates")
+        console.print_line(f"pretrained on the teacher {teacher} for {updates} updates")
     if processes.is_main():
         # The save fits this config: only now may it replace the one on disk.
         record_run(config, run.run_dir, run.members)
@@ -254,7 +261,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if processes.is_main():
         open_all_loggers(run, columns)
     programs.compile(state)
-    console.say(
+    console.print_line(
         f"initialised in {init_seconds:.1f} s, compiled in {programs.compile_seconds:.1f} s"
     )
     return state
@@ -285,7 +292,7 @@ def report_finished(run: Training, notes: Sequence[str]) -> None:
         if notes
         else ""
     )
-    run.console.say(
+    run.console.print_line(
         f"{short_path(run.run_dir)} is finished: {saved.env_steps:,} steps{best}. Increase "
         f"--total_timesteps to continue it, or use --clobber to start from scratch.{changes}"
     )
@@ -297,31 +304,34 @@ def conclude(run: Training, seconds: float) -> int:
     many = len(p.member_steps) > 1
     each = " per agent" if many else ""
     if run.signal and not every.ended(p):
-        console.say(
+        console.print_line(
             f"{signal.Signals(run.signal).name}: saved at {p.env_steps:,} steps{each} in "
             f"{short_path(run.run_dir)}. Run the same command to resume."
         )
         return 128 + run.signal
     if run.stopped:
-        console.say(f"stopped by a callback: {run.stopped}. Run the same command to continue.")
-    speed = short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
-    console.say(
-        f"run time {duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in training"
+        console.print_line(
+            f"stopped by a callback: {run.stopped}. Run the same command to continue."
+        )
+    speed = format_short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
+    console.print_line(
+        f"run time {format_duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in "
+        f"training"
     )
     if every.ended(p) and every.done(p) < every.total:
         rows = p.update * run.config.steps_per_update
-        console.say(
+        console.print_line(
             f"total_timesteps = {run.config.total_timesteps}: the agents decide too rarely. The "
             f"run ended after {every.done(p):,} decisions in {rows:,} rows{each}. Increase "
             f"total_timesteps to continue it."
         )
     if text := best_evaluation(p):
         where = " (mean over the agents)" if many else f" at {p.member_best_steps[0]:,} steps"
-        console.say(f"{text}{where}")
+        console.print_line(f"{text}{where}")
     folder = short_path(run.run_dir)
     curve = folder / "learning_curve.png"
-    console.say(
+    console.print_line(
         f"no learning curve: {run.no_curve}" if run.no_curve else f"learning curve: {curve}"
     )
-    console.say(f"evaluate: {command_line('evaluate', '--run', folder)}")
+    console.print_line(f"evaluate: {command_line('evaluate', '--run', folder)}")
     return 0

@@ -133,7 +133,7 @@ def rate(
     games: int = 100,
     member: int = -1,
     seed: int = 0,
-    say: Callable[[str], object] = lambda line: None,
+    print_line: Callable[[str], object] = lambda line: None,
 ) -> str:
     """Rates a run's saved agents; writes elo.csv and elo.png into its folder; returns a table.
 
@@ -142,7 +142,7 @@ def rate(
         games: of each pair of players, even.
         member: of a run of several agents, the one to take.
         seed: of games and moves.
-        say: called with a line before the games.
+        print_line: called with a line before the games.
 
     Raises:
         ValueError: the run's task is no game of two players, nothing was saved, or the run has
@@ -159,7 +159,7 @@ def rate(
     agents = [agent if member == -1 else agent.member(member) for agent in agents]
     agents[0].check_single("--elo", str(run))
     count = len(agents)
-    say(
+    print_line(
         f"{config.env.name}: {count} checkpoints and a random player, {games} games for each of "
         f"{count * (count + 1) // 2} pairs, with sampled actions"
     )

@@ -116,7 +116,7 @@ class Training:
 
     def add(self, metrics: Metrics) -> None:
         """Add a chunk's metrics [M] to those since the last rows, and make rows of their means."""
-        self.chunk, wider = metrics, jax.tree.map(wide, metrics)
+        self.chunk, wider = metrics, jax.tree.map(widen, metrics)
         pending = self.metrics or self.progress.restored_metrics(wider)
         self.progress.unlogged = {}
         if pending is not None:
@@ -228,6 +228,6 @@ def open_training(programs: Programs, run_dir: Path, console: Console) -> Traini
     )
 
 
-def wide(x: np.ndarray) -> np.ndarray:
+def widen(x: np.ndarray) -> np.ndarray:
     """Convert counts to int64, since those of a row may exceed 2^31."""
     return x.astype(np.int64) if np.issubdtype(x.dtype, np.integer) else x

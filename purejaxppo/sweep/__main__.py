@@ -28,7 +28,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
 from purejaxppo.runs.devices import start_jax
-from purejaxppo.runs.folder import code_of, keep_code, placed, run_folder
+from purejaxppo.runs.folder import copy_code, imports_of, run_folder, with_absolute_paths
 from purejaxppo.runs.population import Rules
 from purejaxppo.runs.session import base_name
 from purejaxppo.setup import check_vmappable, resolve
@@ -58,7 +58,7 @@ def main(args: Sequence[str] | None = None) -> int:
 def sweep(command: SweepFlags, config: Config) -> int:
     """Trains the settings of `command` over a config and reports them; returns the exit code."""
     parser.check_task(config)
-    config = placed(config)
+    config = with_absolute_paths(config)
     if Path(command.search_space).is_file():
         place = str(Path(command.search_space).absolute())
         command = dataclasses.replace(command, search_space=place)
@@ -67,18 +67,18 @@ def sweep(command: SweepFlags, config: Config) -> int:
     check_flags(command, config)
     if not command.clobber:
         config = with_copies(config, files_of(folder, command))
-        for line in code_of(named, [config]) if (folder / SWEEP).is_file() else ():
+        for line in imports_of(named, [config]) if (folder / SWEEP).is_file() else ():
             print(line, flush=True)
     if command.search == "population":
         rules, members = population_of(command, config)
         check_members(members, command)
-        with run_folder(folder, clobber=command.clobber, ours=OURS):
+        with run_folder(folder, clobber=command.clobber, run_files=OURS):
             record(folder, command, config)
             members = with_code(members, folder, command)
             return run_population(folder, command, members, rules)
     search, known = search_of(command, config)
     check_members([search_space.apply(config, setting) for setting in known] or [config], command)
-    with run_folder(folder, clobber=command.clobber, ours=OURS):
+    with run_folder(folder, clobber=command.clobber, run_files=OURS):
         record(folder, command, config)
         results: list[Result] = []
         for index, tried in enumerate(rounds(search, results, folder)):
@@ -100,7 +100,7 @@ def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:
 
 def with_code(members: Sequence[Config], folder: Path, command: SweepFlags) -> list[Config]:
     """Copies the Python files of configs into a sweep's folder; returns configs that use them."""
-    for note in dict.fromkeys(note for member in members for note in keep_code(member, folder)):
+    for note in dict.fromkeys(note for member in members for note in copy_code(member, folder)):
         print(note, flush=True)
     return [with_copies(member, files_of(folder, command)) for member in members]
 

@@ -23,7 +23,7 @@ from purejaxppo.runs.failures import OutOfMemoryError
 from purejaxppo.runs.folder import CONFIG, run_folder
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.population import AddPopulation, Rules, population_functions, short_interval
-from purejaxppo.runs.programs import MakeFunctions, Programs, ppo_functions, without_hang
+from purejaxppo.runs.programs import MakeTrainFunctions, Programs, ppo_functions, without_hang
 from purejaxppo.runs.resume import with_old_rules
 from purejaxppo.runs.session import execute
 from purejaxppo.runs.training import Training, open_training
@@ -226,13 +226,13 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
         programs = without_hang(Programs(setup, functions_of(rules)))
         run = open_training(programs, folder, console)
         if run.finished:
-            console.say(f"{folder} is trained")
+            console.print_line(f"{folder} is trained")
             run.close()
             return 0
         return train_agents(run, rules)
 
 
-def functions_of(rules: Rules | None) -> MakeFunctions:
+def functions_of(rules: Rules | None) -> MakeTrainFunctions:
     """The functions that a batch compiles."""
     return ppo_functions if rules is None else population_functions(rules)
 
@@ -246,14 +246,14 @@ def train_agents(run: Training, rules: Rules | None) -> int:
             if warning := short_interval(
                 rules, run.config.ppo.rollout_length, run.programs.spec.max_episode_steps
             ):
-                run.console.say(warning)
+                run.console.print_line(warning)
             added = AddPopulation(rules)
             code = execute(run, [added], added.columns)
         return code or (128 + run.signal if run.signal else 0)
     except NotFiniteError as error:
         if rules is not None:
             raise
-        run.console.say(f"{run.run_dir}: {error}")  # its agents have no score
+        run.console.print_line(f"{run.run_dir}: {error}")  # its agents have no score
         return 0
     except OutOfMemoryError as error:
         raise ValueError(

@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Picture(NamedTuple):
+class CompressedFrame(NamedTuple):
     """A compressed picture: a long video would fill the memory."""
 
     shape: tuple[int, ...]
     data: bytes
 
     @classmethod
-    def of(cls, pixels: np.ndarray) -> "Picture":
+    def of(cls, pixels: np.ndarray) -> "CompressedFrame":
         """From pixels, uint8 [H, W, 3]."""
         return cls(pixels.shape, zlib.compress(pixels.tobytes(), 1))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.children import environment
 
-from purejaxppo.runs.console import Console, Printed, fail
+from purejaxppo.runs.console import Console, SafeStream, fail
 
 pytestmark = pytest.mark.toy
 
@@ -40,7 +40,7 @@ def test_output_that_cannot_be_written_is_dropped():
     full = io.TextIOWrapper(io.FileIO(os.open("/dev/full", os.O_WRONLY), "w"), write_through=True)
     with open(writer, "w") as unread, full:
         for stream in (unread, full, closed, None):
-            printed = Printed(stream)
+            printed = SafeStream(stream)
             print("x" * 100_000, file=printed, flush=True)
             printed.write("more")
             printed.flush()
@@ -48,7 +48,7 @@ def test_output_that_cannot_be_written_is_dropped():
 
 def test_characters_outside_a_streams_encoding_are_replaced():
     raw = io.BytesIO()
-    printed = Printed(io.TextIOWrapper(raw, encoding="ascii"))
+    printed = SafeStream(io.TextIOWrapper(raw, encoding="ascii"))
     print("größe: 1 ± 2 \udcff", file=printed, flush=True)
     assert raw.getvalue() == b"gr\\xf6\\xdfe: 1 +- 2 \\udcff\n"
 
@@ -61,7 +61,7 @@ def test_a_run_continues_without_a_reader_of_its_output(monkeypatch):
         monkeypatch.setattr(sys, "stdout", stream)
         monkeypatch.setattr(sys, "stderr", stream)
         console = Console(100)
-        console.say("one")
+        console.print_line("one")
         console.progress(50, 1000, 50.0, {}, left=2.0)
         assert fail("two") == 2
 

@@ -34,7 +34,7 @@ from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.runs import curves, intervals, session
 from purejaxppo.runs.console import Console, Stopped
-from purejaxppo.runs.failures import OutOfMemoryError, reported
+from purejaxppo.runs.failures import OutOfMemoryError, saving_on_failure
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.hooks import Evaluate
 from purejaxppo.runs.intervals import Intervals
@@ -44,7 +44,7 @@ from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import eval_settings
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.training import Training, wide
+from purejaxppo.runs.training import Training, widen
 
 PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
 EXTRAS = """
@@ -128,8 +128,8 @@ def test_a_custom_env_that_cannot_be_restored_starts_from_scratch_on_resume(tmp_
 @pytest.mark.toy
 def test_counts_of_a_row_may_exceed_int32():
     most = np.array([2**31 - 1], np.int32)
-    assert wide(most) + wide(most) == [2**32 - 2]
-    assert wide(np.float32(1)).dtype == np.float32
+    assert widen(most) + widen(most) == [2**32 - 2]
+    assert widen(np.float32(1)).dtype == np.float32
 
 
 @pytest.mark.usefixtures("optimized")
@@ -352,7 +352,7 @@ def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_c
 )
 def test_an_error_between_chunks_is_reported_after_a_save(saves, done, make_config):
     run, closed = a_run(saves, make_config())
-    with pytest.raises(Stopped) as failed, reported(run):
+    with pytest.raises(Stopped) as failed, saving_on_failure(run):
         raise RuntimeError("events cannot\nbe written")
     then = "start again" if done.startswith("Nothing") else "resume"
     assert str(failed.value) == (
@@ -367,7 +367,7 @@ def test_stopped_and_not_finite_errors_pass_through_without_a_save(make_config):
     for error in told:
         saves = Saves()
         run, _ = a_run(saves, make_config())
-        with pytest.raises(type(error)) as failed, reported(run):
+        with pytest.raises(type(error)) as failed, saving_on_failure(run):
             raise error
         if not isinstance(error, SimulatorError):
             assert failed.value is error
@@ -385,11 +385,11 @@ def test_out_of_memory_is_a_one_sentence_error_after_a_save(training, make_confi
     said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 GiB"
     sentence = r"too little memory for env.num_envs = 4 .*9 GiB"
     sentence += r".*\. Saved at 4,096 steps in runs/a\." if training else r".*on the device\.$"
-    with pytest.raises(OutOfMemoryError, match=sentence), reported(run):
+    with pytest.raises(OutOfMemoryError, match=sentence), saving_on_failure(run):
         raise jax.errors.JaxRuntimeError(said)
     assert saves.steps == (4096 if training else None)
     run.state = None
-    with pytest.raises(jax.errors.JaxRuntimeError), reported(run):
+    with pytest.raises(jax.errors.JaxRuntimeError), saving_on_failure(run):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 
@@ -397,7 +397,7 @@ def test_a_state_that_is_not_finite_is_not_saved_after_another_failure(make_conf
     run, _ = a_run(Saves(before=128), make_config())
     run.lost = True
     said = "The checkpoint at 128 steps in runs/a is intact"
-    with pytest.raises(Stopped, match=said), reported(run):
+    with pytest.raises(Stopped, match=said), saving_on_failure(run):
         raise FULL
 
 
@@ -412,7 +412,7 @@ def test_simulators_are_closed_even_if_loggers_and_checkpoints_fail(make_config)
         run.close()
     assert closed == ["simulators"]
     assert run.checkpoints.closed
-    with pytest.raises(ValueError, match="first"), reported(run):
+    with pytest.raises(ValueError, match="first"), saving_on_failure(run):
         raise ValueError("first")  # an error of closing does not hide it
 
 

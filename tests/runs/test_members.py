@@ -23,7 +23,7 @@ from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, shard_ids
 from purejaxppo.runs.curves import confidence, member_curves
 from purejaxppo.runs.evaluation import evaluate
-from purejaxppo.runs.programs import Programs, evaluation_keys, keep_better
+from purejaxppo.runs.programs import Programs, evaluation_keys, select_better
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.setup import seeds_of
 
@@ -250,7 +250,7 @@ def test_a_hundred_starts_of_many_seeds_do_not_hang():
 def test_the_better_agent_is_kept_for_each_seed():
     old = {"a": np.zeros((3, 2)), "b": np.zeros(3)}
     new = {"a": np.ones((3, 2)), "b": np.ones(3)}
-    kept = keep_better(np.array([True, False, True]), old, new)
+    kept = select_better(np.array([True, False, True]), old, new)
     np.testing.assert_array_equal(kept["a"], [[1, 1], [0, 0], [1, 1]])
     np.testing.assert_array_equal(kept["b"], [1, 0, 1])
 

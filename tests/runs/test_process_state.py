@@ -11,7 +11,7 @@ from support.children import environment
 from support.paths import ROOT
 
 from purejaxppo.config.files import load_config
-from purejaxppo.runs.folder import placed
+from purejaxppo.runs.folder import with_absolute_paths
 from purejaxppo.runs.rows import read_csv
 
 CHANGES = ROOT / "tests/support/changes_process.py"
@@ -87,7 +87,7 @@ def test_a_config_keeps_its_text_and_finds_files_after_a_change_of_folder(folder
     config = load_config(
         "cartpole.yaml", {"env.name": "jax/hostile.py:Task", "pretrain.teacher": "teacher"}
     )
-    found = placed(config)
+    found = with_absolute_paths(config)
     assert found == config
     monkeypatch.chdir(Path(folder).parent)
     files = found.env.name.files | found.pretrain.teacher.files

@@ -22,7 +22,7 @@ from purejaxppo.envs.host.workers.errors import SimulatorError, printable
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
 from purejaxppo.spaces import Space
-from purejaxppo.video.compressed import Picture
+from purejaxppo.video.compressed import CompressedFrame
 
 Token = Tree
 """Data that every call takes and returns, so that the calls keep their order."""
@@ -71,7 +71,7 @@ class FrameSource(BaseTask):
 
     def draw(self, states: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
         """The pictures in the requested size."""
-        if isinstance(states[0], Picture):
+        if isinstance(states[0], CompressedFrame):
             from purejaxppo.video.canvas import fit
 
             return (fit(state.pixels(), height, width) for state in states)
@@ -182,7 +182,7 @@ class HostEnv(Env):
         picture = self.pool(self.spec.num_envs).picture()
         if picture is None:
             return self.shown(jax.tree.map(lambda x: np.asarray(x)[0], obs))
-        return Picture.of(picture)
+        return CompressedFrame.of(picture)
 
     def shown(self, obs: Any) -> Any:
         """Picture of environment 0's observation in videos, where the simulator has none."""
