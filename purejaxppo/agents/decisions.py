@@ -105,16 +105,18 @@ def latest_decision(
 
 
 def join(before: RolloutState, rollout: Rollout) -> Rollout:
-    """Return a rollout from decision to decision.
+    """Assign the rewards and ends of absent rows to the decisions before them.
 
-    Rewards and ends of absent rows are added to the decision before them. A valid open decision of
-    the previous rollout replaces row 0. (The open decision that a population member copies from
-    another is not valid.) A decision is not valid if it is open at the end, or if the simulator
-    diverged after it.
+    A valid open decision of the previous rollout replaces row 0. (The open decision that a
+    population member copies from another is not valid.) A decision is not valid if it is open at
+    the end of the rollout, or if the simulator diverged after it.
 
     Args:
         before: state before the rollout.
         rollout: its rows, one per step.
+
+    Returns:
+        The rollout, in which only rows with a decision and a known outcome are valid.
     """
     rows, end = rollout.transitions, rollout.end
     absent, carry = rows.absent, rollout.carry
@@ -124,8 +126,8 @@ def join(before: RolloutState, rollout: Rollout) -> Rollout:
     outcome = _Outcome(rows.reward, rows.terminated, rows.truncated, absent & later_start)
     if before.open is not None:
         resumed = absent[0] & before.open.valid
-        waited = jnp.where(resumed, before.open.reward, 0.0)
-        outcome = outcome._replace(reward=outcome.reward.at[0].add(waited))
+        reward_so_far = jnp.where(resumed, before.open.reward, 0.0)
+        outcome = outcome._replace(reward=outcome.reward.at[0].add(reward_so_far))
         carry = hold(resumed, before.open.carry, carry)
         rows = _resume(before.open, rows, resumed)
         absent = absent.at[0].set(absent[0] & ~resumed)
