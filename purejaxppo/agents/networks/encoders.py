@@ -39,9 +39,11 @@ Initializer = Callable[..., Array]
 
 
 def orthogonal(scale: float) -> Initializer:
-    """Return an orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
+    """Return an orthogonal initialiser that is safe to vmap.
 
     JAX's batched QR can deadlock on a CPU. There, vmapped keys are processed one after the other.
+
+    Reference: Saxe et al. 2013, https://arxiv.org/abs/1312.6120.
     """
     initializer = nn.initializers.orthogonal(scale)
 
