@@ -112,14 +112,14 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     params = jnp.zeros((3, 2, dist.num_params))
     action = jax.eval_shape(dist.sample, params, jax.random.key(0))
     obs = example(spec.observation, (3, 2))
-    estimator: Advantages = extensions.function(
+    estimator: Advantages = extensions.load_function(
         extensions.ADVANTAGE,
         config.advantage,
         Transition(obs, action, number, number, flag, flag, flag, flag),
         number,
         Predictions(number, number, params),
         hyperparams_of(config, 1),
-        gives=Estimates(number, number),
+        expected=Estimates(number, number),
         convert=as_estimates,
     )
     return estimator

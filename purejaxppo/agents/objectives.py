@@ -107,5 +107,5 @@ def make(config: PPOConfig) -> Objective:
         return OBJECTIVES[config.objective]
     log_ratio, advantage, hp = jnp.zeros(4), jnp.ones(4), hyperparams_of(config, 1)
     args = extensions.OBJECTIVE, config.objective, log_ratio, advantage, hp
-    objective: Objective = extensions.function(*args, gives=log_ratio, finite=True)
+    objective: Objective = extensions.load_function(*args, expected=log_ratio, finite=True)
     return objective

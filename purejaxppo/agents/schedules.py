@@ -106,7 +106,7 @@ def check(config: PPOConfig) -> None:
         kind = getattr(config, f"{name}_schedule")
         if kind not in SCHEDULES:
             args = extensions.SCHEDULE, kind, zero
-            extensions.function(*args, gives=zero, field=field, finite=True)
+            extensions.load_function(*args, expected=zero, field=field, finite=True)
 
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update: Array) -> Hyperparams:

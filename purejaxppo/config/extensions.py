@@ -119,11 +119,11 @@ def wanted(point: Point) -> str:
     return f"an object with {groups}, or a class or function {point.signature} that makes one"
 
 
-def function(
+def load_function(
     point: Point,
     value: str | CodeRef,
     *args: Any,
-    gives: Any,
+    expected: Any,
     field: str = "",
     convert: Callable[[Any], Any] = lambda result: result,
     finite: bool = False,
@@ -134,7 +134,7 @@ def function(
         point: the extension point.
         value: of its field.
         args: arrays, or shapes of arrays.
-        gives: shapes of the result.
+        expected: shapes of the result.
         field: the field, if the point has several.
         convert: applied to results.
         finite: check that the result for `args` is finite.
@@ -149,7 +149,7 @@ def function(
     def converted(*args: Any) -> Any:
         return convert(loaded(*args))
 
-    tracing.check(converted, where, point.signature, *args, gives=gives)
+    tracing.check(converted, where, point.signature, *args, expected=expected)
     if finite:
         tracing.check_finite(converted, where, *args)
     return converted

@@ -36,9 +36,9 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def number(x: float, among: float = 0.0) -> str:
-    """A return: one decimal; three if it and those `among` which it stands are below 10."""
-    return f"{x:.1f}" if max(abs(x), abs(among)) >= 10 or x == 0 else f"{x:.3f}"
+def format_return(x: float, largest: float = 0.0) -> str:
+    """Format a return with one decimal, or three if it and the `largest` next to it are below 10."""
+    return f"{x:.1f}" if max(abs(x), abs(largest)) >= 10 or x == 0 else f"{x:.3f}"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from purejaxppo.config.references import described
 
 
-def check(function: Callable, where: str, signature: str, *args: Any, gives: Any = None) -> Any:
+def check(function: Callable, where: str, signature: str, *args: Any, expected: Any = None) -> Any:
     """Traces a function, and checks its result.
 
     Args:
@@ -24,7 +24,7 @@ def check(function: Callable, where: str, signature: str, *args: Any, gives: Any
         where: the config field and its value, for errors.
         signature: names of the arguments, as "(log_ratio [B], advantage [B], hp)".
         args: arrays, or shapes of arrays.
-        gives: the shapes to expect; None: any.
+        expected: shapes of the result; None: any.
 
     Returns:
         The shapes of the result.
@@ -44,8 +44,8 @@ def check(function: Callable, where: str, signature: str, *args: Any, gives: Any
             f"{where} does not do the same when it is called again: Python's and NumPy's random "
             f"numbers are drawn once, while JAX traces; draw with jax.random, from a key"
         )
-    if gives is not None and shapes_of(found) != shapes_of(gives):
-        raise ValueError(f"{where} gives {shapes_of(found)} and not {shapes_of(gives)}")
+    if expected is not None and shapes_of(found) != shapes_of(expected):
+        raise ValueError(f"{where} gives {shapes_of(found)} and not {shapes_of(expected)}")
     return found
 
 
@@ -85,7 +85,7 @@ def check_arguments(function: Callable, where: str, signature: str, count: int) 
         raise ValueError(f"{where} takes ({names}), and is called with {signature}") from error
 
 
-def takes(function: Callable, name: str) -> bool:
+def has_parameter(function: Callable, name: str) -> bool:
     """True if a class or function has a parameter of this name."""
     try:
         return name in inspect.signature(function).parameters

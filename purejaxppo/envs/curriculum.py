@@ -42,8 +42,8 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
         number = jax.ShapeDtypeStruct((), jnp.float32)
         convert = partial(jnp.asarray, dtype=jnp.float32)
         point = extensions.CURRICULUM
-        function: Callable[[Scalar], Scalar] = extensions.function(
-            point, text, number, gives=number, field=where, convert=convert
+        function: Callable[[Scalar], Scalar] = extensions.load_function(
+            point, text, number, expected=number, field=where, convert=convert
         )
         return function
     found = RAMP.fullmatch(" ".join(str(text).split()))

@@ -98,7 +98,7 @@ def test_a_function_that_returns_the_wrong_type_gets_a_one_sentence_error(point,
 
 @by_example(FUNCTIONS)
 def test_a_value_that_is_not_a_function_gets_a_one_sentence_error(point):
-    message = sentence(extensions.function, point, f"{FILE}:NOTHING", gives=None)
+    message = sentence(extensions.load_function, point, f"{FILE}:NOTHING", expected=None)
     what = f"{point.field} = {point.family}{FILE}:NOTHING is a NoneType"
     assert message == f"{what}, and not a function {point.signature}"
 
@@ -116,7 +116,7 @@ def test_the_error_names_the_first_missing_attribute():
 
 @by_example(POINTS)
 def test_a_word_that_is_neither_built_in_nor_a_reference_gets_a_one_sentence_error(point):
-    call = extensions.make if point.attributes else partial(extensions.function, gives=None)
+    call = extensions.make if point.attributes else partial(extensions.load_function, expected=None)
     wrong = f"{point.field} = 'clop' is neither built in nor a reference such as file.py:Name"
     assert sentence(call, point, "clop") == wrong
 

@@ -218,7 +218,7 @@ def checked_init(
 
     if entry.init is None:
         tracing.check_arguments(entry.loss, field, "(outputs, rows)", 2)
-        tracing.check(loss, field, "(outputs, rows)", outputs, arrays, gives=number)
+        tracing.check(loss, field, "(outputs, rows)", outputs, arrays, expected=number)
         return None
     init, signature = entry.init, "(params, outputs, rows)"
     tracing.check_arguments(init, f"{field}: init", "(key, outputs, rows)", 3)
@@ -229,7 +229,7 @@ def checked_init(
         return init(key, zeros[0], Rows(zeros[1]))
 
     params = tracing.check(parameters, f"{field}: init", "(key)", jax.random.key(0))
-    tracing.check(loss, field, signature, params, outputs, arrays, gives=number)
+    tracing.check(loss, field, signature, params, outputs, arrays, expected=number)
     return jax.custom_batching.sequential_vmap(parameters)
 
 

@@ -271,12 +271,12 @@ def of_vector(continuous: str | CodeRef, size: int) -> Distribution:
         dist.sample, f"{field}: sample", "(params, key)", params, jax.random.key(0)
     )
     vector = jax.ShapeDtypeStruct((4, size), jnp.float32)
-    tracing.check(dist.mode, f"{field}: mode", "(params)", params, gives=action)
+    tracing.check(dist.mode, f"{field}: mode", "(params)", params, expected=action)
     tracing.check(
-        dist.log_prob, f"{field}: log_prob", "(params, action)", params, action, gives=number
+        dist.log_prob, f"{field}: log_prob", "(params, action)", params, action, expected=number
     )
-    tracing.check(dist.entropy, f"{field}: entropy", "(params)", params, gives=number)
-    tracing.check(dist.to_env, f"{field}: to_env", "(action)", action, gives=vector)
+    tracing.check(dist.entropy, f"{field}: entropy", "(params)", params, expected=number)
+    tracing.check(dist.to_env, f"{field}: to_env", "(action)", action, expected=vector)
     return dist
 
 

@@ -48,7 +48,7 @@ def make(config: NetworkConfig) -> Torso | None:
         return None
     point, field = extensions.TORSO, f"network.torso = {config.torso}"
     value = load(config.torso, point.field)
-    takes_config = not extensions.accepts(point, value) and tracing.takes(value, "config")
+    takes_config = not extensions.accepts(point, value) and tracing.has_parameter(value, "config")
     options = {"config": config} if takes_config else {}
     custom = extensions.make(point, config.torso, **options)
     torso = custom if isinstance(custom, Torso) else Torso(custom, custom)

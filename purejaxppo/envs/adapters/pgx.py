@@ -295,11 +295,11 @@ class AgainstOpponent(BaseTask):
         self.action = team.action
         self.opponent = None
         if opponent != RANDOM:
-            self.opponent = extensions.function(
+            self.opponent = extensions.load_function(
                 extensions.OPPONENT,
                 opponent,
                 *(jax.random.key(0), example(self.observation, (1,))),
-                gives=jax.ShapeDtypeStruct((1,), jnp.int32),
+                expected=jax.ShapeDtypeStruct((1,), jnp.int32),
                 field=f"env.options.{OPPONENT}",
             )
 

@@ -33,7 +33,9 @@ def check(intrinsic: Intrinsic, field: str, rows: BonusRows) -> None:
     key = jax.random.key(0)
     state = tracing.check(intrinsic.init, f"{field}: init", "(key)", key)
     number = jax.ShapeDtypeStruct(rows.valid.shape, jnp.float32)
-    tracing.check(intrinsic.reward, f"{field}: reward", "(state, rows)", state, rows, gives=number)
+    tracing.check(
+        intrinsic.reward, f"{field}: reward", "(state, rows)", state, rows, expected=number
+    )
     tracing.check_arguments(intrinsic.update, f"{field}: update", "(state, rows, key, psum)", 4)
     if intrinsic.track is not None:
         track, returns = intrinsic.track, jnp.zeros(rows.valid.shape[1])
@@ -43,7 +45,7 @@ def check(intrinsic: Intrinsic, field: str, rows: BonusRows) -> None:
             f"{field}: track",
             "(state, returns, rows)",
             *(state, returns, rows),
-            gives=(state, returns),
+            expected=(state, returns),
         )
     metrics = dict.fromkeys(intrinsic.figures, jax.ShapeDtypeStruct((), jnp.float32))
     tracing.check(
@@ -51,7 +53,7 @@ def check(intrinsic: Intrinsic, field: str, rows: BonusRows) -> None:
         f"{field}: update",
         "(state, rows, key)",
         *(state, rows, key),
-        gives=(state, metrics),
+        expected=(state, metrics),
     )
 
 
