@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.config.files import to_yaml, write_whole
-from purejaxppo.config.hints import number
+from purejaxppo.config.hints import format_return
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.command_line import command_line
