@@ -25,7 +25,7 @@ def translated(library, values):
     """Settings of another library as ours, by dotted name."""
     names, sizes = foreign.libraries()[library], foreign.sizes_of({})
     return {
-        names[name].field: foreign.translated(names[name], value, sizes)
+        names[name].field: foreign.our_value(names[name], value, sizes)
         for name, value in values.items()
     }
 

@@ -156,7 +156,7 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
         (["--run", "nowhere"], "nowhere: not a run folder"),
         (["--run", "run", "--checkpoint", "7"], "unknown checkpoint '7'. Checkpoints: last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes = 0: must be at least 1"),
-        (["--run", "run", "--episodes", "x"], "--episodes = 'x' is a word"),
+        (["--run", "run", "--episodes", "x"], "--episodes = 'x': must be"),
         (
             ["--run", "run", "--render", "video.avi"],
             "video.avi: a video file must end in .mp4, .gif or .html",

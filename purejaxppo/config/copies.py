@@ -1,7 +1,7 @@
-"""A run's copies of the Python files that its config names, in its folder `code`.
+"""Copies of custom code in a run's folder `code`.
 
-A file is copied into a folder named after its content, with the modules next to it that it imports
-and the data files of its folder. A run uses the original if it exists and equals the copy.
+A file is copied into a folder named after its content, together with the modules next to it that it
+imports and the data files of its folder. A run uses the original if it exists and equals the copy.
 """
 
 import ast
@@ -20,43 +20,43 @@ from purejaxppo import interrupts
 
 CODE = "code"
 INDEX = "files.json"
-MOST_BYTES = 10_000_000
-"""Largest total size in bytes of the data files that a run copies."""
-MOST_FILES, MOST_SECONDS = 5_000, 2.0
-"""Limits of the search for data files in a folder: entries, and seconds."""
+MAX_BYTES = 10_000_000
+"""Largest total size of the data files that a run copies, in bytes."""
+MAX_FILES, MAX_SECONDS = 5_000, 2.0
+"""Limits of the search for data files in a folder, in entries and seconds."""
 CODE_SUFFIXES = (".py", ".pyc")
-SELDOM_DATA = (".yaml", ".yml", ".toml", ".md", ".ipynb", ".log", ".out", ".html", ".gif", ".mp4")
-"""Suffixes of configs, notes and results, which are copied only if the code names them."""
-NOT_FOLLOWED = ("__pycache__", "node_modules", "site-packages", "wandb", "mlruns")
-NOT_PROJECTS = ({".lock"}, {"config.yaml", "versions.json"}, {"pyvenv.cfg"}, {"conda-meta"})
-"""Sets of names: a folder that has all names of a set is a run or a virtual environment."""
+RARELY_DATA = (".yaml", ".yml", ".toml", ".md", ".ipynb", ".log", ".out", ".html", ".gif", ".mp4")
+"""Suffixes of configs, notes and results. They are copied only if the code names them."""
+SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "wandb", "mlruns")
+MARKER_FILES = ({".lock"}, {"config.yaml", "versions.json"}, {"pyvenv.cfg"}, {"conda-meta"})
+"""Sets of names. A folder that has all names of a set is a run or a virtual environment."""
 
 
 class Copy(TypedDict):
-    """A file's copy in `code`, and the place of the original."""
+    """Path of a copy in `code`, and path of the original."""
 
     copy: str
     original: str
 
 
 def index(run_dir: str | Path) -> dict[str, Copy]:
-    """The copies of a run by the files' names as the config writes them; {} if it has none.
+    """Return a run's copies by the file's name in the config; {} if it has no copies.
 
     Raises:
-        ValueError: the index is damaged.
+        ValueError: the index was edited or is damaged.
     """
     path = Path(run_dir) / CODE / INDEX
     try:
-        listed = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return {name: Copy(copy=x["copy"], original=x["original"]) for name, x in listed.items()}
+        entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return {name: Copy(copy=x["copy"], original=x["original"]) for name, x in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: was changed or damaged ({error})") from error
+        raise ValueError(f"{path}: the file was edited or is damaged ({error}).") from error
 
 
 class Change(NamedTuple):
     """An original that differs from its copy.
 
-    `files` are the paths that differ, relative to its folder: the file, its modules and its data.
+    `files` are the files that differ, relative to its folder.
     """
 
     original: str
@@ -64,80 +64,80 @@ class Change(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """A file, the modules that it imports and data files: bytes by path relative to its folder.
+    """Contents of a file, the modules that it imports, and data files, by relative path.
 
-    `lacking` holds a reason for each data file, or group of them, that is not included.
+    `missing` has a reason for each data file, or group of data files, that is not included.
     """
 
     sources: dict[str, bytes]
     data: dict[str, bytes]
-    lacking: list[str]
+    missing: list[str]
 
 
-def copied(run_dir: str | Path) -> dict[str, str]:
-    """A run's copies: files as the config writes them -> absolute paths."""
+def paths_of_copies(run_dir: str | Path) -> dict[str, str]:
+    """Return the absolute paths of a run's copies, by the file's name in the config."""
     code = Path(run_dir).resolve() / CODE
     return {name: str(code / entry["copy"]) for name, entry in index(run_dir).items()}
 
 
 def of_run(run_dir: str | Path) -> dict[str, str]:
-    """The files that a run uses, by name as the config writes them -> absolute paths.
+    """Return the absolute paths of the files that a run uses, by their name in the config.
 
-    This is the original if it exists and equals the run's copy; otherwise it is the copy.
+    This is the original if it exists and equals the run's copy, otherwise the copy.
     """
     entries = index(run_dir)
     return {
         name: copy if differences(Path(copy), entries[name]) else entries[name]["original"]
-        for name, copy in copied(run_dir).items()
+        for name, copy in paths_of_copies(run_dir).items()
     }
 
 
 def changed(run_dir: str | Path) -> dict[str, Change]:
-    """The originals that exist and differ from a run's copies, by path of the copy."""
+    """Return the originals that exist and differ from a run's copies, by path of the copy."""
     entries = index(run_dir)
-    found = {
+    changes = {
         copy: Change(entries[name]["original"], differences(Path(copy), entries[name]))
-        for name, copy in copied(run_dir).items()
+        for name, copy in paths_of_copies(run_dir).items()
         if Path(entries[name]["original"]).is_file()
     }
-    return {copy: change for copy, change in found.items() if change.files}
+    return {copy: change for copy, change in changes.items() if change.files}
 
 
 def differences(copy: Path, entry: Copy) -> list[str]:
-    """The files of a copy's folder that differ from the originals, relative to the folder."""
+    """Return the files of a copy's folder that differ from the originals, as relative paths."""
     original = Path(entry["original"])
-    theirs = {path.relative_to(copy.parent) for path in copy.parent.rglob("*") if path.is_file()}
-    theirs = {path for path in theirs if "__pycache__" not in path.parts}
+    paths = {path.relative_to(copy.parent) for path in copy.parent.rglob("*") if path.is_file()}
+    paths = {path for path in paths if "__pycache__" not in path.parts}
     if original.is_file():
-        theirs |= {path.relative_to(original.parent) for path in with_imports(original)}
+        paths |= {path.relative_to(original.parent) for path in with_imports(original)}
     return [
         str(path)
-        for path in sorted(theirs, key=lambda path: (path != Path(copy.name), path))
-        if not equal(copy.parent / path, original.parent / path)
+        for path in sorted(paths, key=lambda path: (path != Path(copy.name), path))
+        if not have_same_content(copy.parent / path, original.parent / path)
     ]
 
 
-def equal(one: Path, other: Path) -> bool:
-    """True if two files exist and have the same content."""
+def have_same_content(first: Path, second: Path) -> bool:
+    """Return True if two files exist and have the same content."""
     try:
-        same_size = one.stat().st_size == other.stat().st_size
-        return same_size and one.read_bytes() == other.read_bytes()
+        same_size = first.stat().st_size == second.stat().st_size
+        return same_size and first.read_bytes() == second.read_bytes()
     except OSError:
         return False
 
 
 def add(run_dir: Path, files: Mapping[str, Path]) -> list[str]:
-    """Copies files into a run's folder, unless it has copies of them.
+    """Copy files into a run's folder if it has no copies of them.
 
     Args:
         run_dir: the run's folder.
-        files: by name as the config writes it.
+        files: paths by the file's name in the config.
 
     Returns:
-        Lines to print: the data files that were copied, and those that were not.
+        Lines to print about data files that were, or were not, copied.
 
     Raises:
-        ValueError: the index of earlier copies is damaged.
+        ValueError: the index of copies was edited or is damaged.
     """
     known = index(run_dir)
     new = {name: path.resolve() for name, path in files.items() if name not in known}
@@ -158,30 +158,30 @@ def add(run_dir: Path, files: Mapping[str, Path]) -> list[str]:
 
 
 def describe(run_dir: Path, folder: Path, contents: Contents) -> list[str]:
-    """Describes the data files of a folder that were copied, and those that were not."""
+    """Describe the data files of a folder that were, or were not, copied."""
     notes = []
     if contents.data:
         size = max(round(sum(map(len, contents.data.values())) / 1000), 1)
         notes.append(
-            f"{run_dir / CODE} has copies of the data files of {folder} ({size:,} kB): "
-            f"{listed(list(contents.data))}"
+            f"Copied {size:,} kB of data files from {folder} to {run_dir / CODE}: "
+            f"{shortened(list(contents.data))}"
         )
-    if contents.lacking:
+    if contents.missing:
         notes.append(
-            f"{run_dir / CODE} lacks data files of {folder}: {'; '.join(contents.lacking)}. Keep "
-            f"that folder if your code reads them: the run uses it as long as it does not change."
+            f"Did not copy some data files from {folder} to {run_dir / CODE}: "
+            f"{'; '.join(contents.missing)}. If your code reads them, keep that folder unchanged."
         )
     return notes
 
 
-def listed(names: Sequence[str]) -> str:
-    """Lists the first six names and the number of the others."""
+def shortened(names: Sequence[str]) -> str:
+    """Return the first six names and the number of the others."""
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more
 
 
 def folder_name(file: Path, contents: Contents) -> str:
-    """The name of a folder of copies: the file's name and a hash of the content."""
+    """Return the name of a folder of copies: the file's name and a hash of the content."""
     digest = hashlib.sha256()
     for relative, data in (contents.sources | contents.data).items():
         digest.update(os.fsencode(relative) + b"\0" + data + b"\0")
@@ -189,14 +189,14 @@ def folder_name(file: Path, contents: Contents) -> str:
 
 
 def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
-    """Reads a file, the modules that it imports, and the data files of its folder.
+    """Read a file, the modules that it imports, and the data files of its folder.
 
-    Data files that the code names come first, then the smallest ones, up to `MOST_BYTES`. If the
-    search ends early, only those that the code names are included.
+    Data files that the code names come first, then the smallest ones, up to `MAX_BYTES`. If the
+    search stops early, only data files that the code names are included.
 
     Args:
         file: the file.
-        seen: data files that other copies of the run include; this file's are added.
+        seen: contents of data files that the run has copied; those of this file are added.
     """
     folder = file.parent
     sources = {str(path.relative_to(folder)): path.read_bytes() for path in with_imports(file)}
@@ -206,38 +206,38 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     suffixes = {path.suffix for path in sizes} - {""}
     named = {path for path in sizes if names & set(path.relative_to(folder).parts)}
     of_kind = {suffix for suffix in suffixes if any(name.endswith(suffix) for name in names)}
-    wanted = [path for path in sizes if path.suffix in of_kind or path.suffix not in SELDOM_DATA]
+    likely = [path for path in sizes if path.suffix in of_kind or path.suffix not in RARELY_DATA]
     order = sorted(
-        named if search.ended_early else named.union(wanted),
+        named if search.ended_early else named.union(likely),
         key=lambda path: (path not in named, path.suffix not in of_kind, sizes[path], path),
     )
     data: dict[str, bytes] = {}
-    left = MOST_BYTES - sum(map(len, seen.values()))
-    too_large, lacking = [], search.unreadable
+    bytes_left = MAX_BYTES - sum(map(len, seen.values()))
+    too_large, missing = [], search.unreadable
     for path in order:
         relative = str(path.relative_to(folder))
         try:
-            content = seen[path] if path in seen else read_up_to(path, sizes[path], left)
+            content = seen[path] if path in seen else read_up_to(path, sizes[path], bytes_left)
         except OSError as error:
-            lacking.append(f"{relative} cannot be read ({error.strerror})")
+            missing.append(f"{relative} cannot be read ({error.strerror})")
             continue
         if content is None:
             too_large.append(relative)
             continue
-        left -= 0 if path in seen else len(content)
+        bytes_left -= 0 if path in seen else len(content)
         data[relative] = seen[path] = content
     if too_large:
-        lacking.append(f"{listed(too_large)} (more than {MOST_BYTES // 10**6} MB in all)")
+        missing.append(f"{shortened(too_large)} (more than {MAX_BYTES // 10**6} MB in total)")
     if search.ended_early:
-        lacking.append(
-            f"it has more than {MOST_FILES:,} files or is slow to read, so only the files that "
-            f"{file.name} names are copied"
+        missing.append(
+            f"the folder has more than {MAX_FILES:,} files or is slow to read, so only files named "
+            f"in {file.name} were copied"
         )
-    return Contents(sources, dict(sorted(data.items())), lacking)
+    return Contents(sources, dict(sorted(data.items())), missing)
 
 
 def is_output(path: Path) -> bool:
-    """True for the file that this process prints to, as of `train > log.txt`."""
+    """Return True for the file that this process prints to, as in `train > log.txt`."""
     for number in (1, 2):
         try:
             if os.path.samestat(path.stat(), os.fstat(number)):
@@ -248,7 +248,7 @@ def is_output(path: Path) -> bool:
 
 
 def read_up_to(path: Path, size: int, most: int) -> bytes | None:
-    """Reads a file of `size` bytes; None if it has more than `most`."""
+    """Read a file of `size` bytes; return None if it has more than `most`."""
     if size > most:
         return None
     with path.open("rb") as file:
@@ -257,29 +257,29 @@ def read_up_to(path: Path, size: int, most: int) -> bytes | None:
 
 
 class FileSearch:
-    """The search for data files in a folder and those below, first in those that the code names.
+    """Search for data files in a folder and its subfolders, first in those that the code names.
 
-    It leaves out hidden files and folders, caches, run folders and virtual environments, and ends
-    early after `MOST_FILES` entries or `MOST_SECONDS`.
+    It skips hidden files and folders, caches, run folders and virtual environments, and stops early
+    after `MAX_FILES` entries or `MAX_SECONDS`.
     """
 
     def __init__(self, folder: Path, names: Set[str]) -> None:
-        """Prepares a search; `names` are the parts of paths in the code, as `names_in`."""
+        """Initialise the search; `names` are the parts of paths in the code (`names_in`)."""
         self.folder, self.names = folder, names
         self.ended_early = False
         self.unreadable: list[str] = []
 
     def files(self) -> list[tuple[Path, int]]:
-        """Returns the files and their sizes, in order."""
+        """Return the files and their sizes, in order."""
         started, count = time.monotonic(), 0
-        found: list[tuple[Path, int]] = []
+        files: list[tuple[Path, int]] = []
         waiting, real = deque([self.folder]), {self.folder.resolve()}
         while waiting:
             for path in self._entries(waiting.popleft()):
                 count += 1
-                if count > MOST_FILES or time.monotonic() - started > MOST_SECONDS:
+                if count > MAX_FILES or time.monotonic() - started > MAX_SECONDS:
                     self.ended_early = True
-                    return found
+                    return files
                 try:
                     if self._is_hidden(path):
                         continue
@@ -288,20 +288,20 @@ class FileSearch:
                         put = waiting.appendleft if path.name in self.names else waiting.append
                         put(path)
                     elif path.is_file() and not (path.suffix in CODE_SUFFIXES or is_output(path)):
-                        found.append((path, path.stat().st_size))
+                        files.append((path, path.stat().st_size))
                 except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
                     self._report(path, error)
-        return found
+        return files
 
     def _entries(self, folder: Path) -> list[Path]:
-        """The entries of a folder in order; [] for run folders and virtual environments."""
+        """Return the entries of a folder in order; [] for run folders and virtual environments."""
         try:
             with os.scandir(folder) as entries:
-                names = [entry.name for entry in itertools.islice(entries, MOST_FILES + 1)]
+                names = [entry.name for entry in itertools.islice(entries, MAX_FILES + 1)]
         except OSError as error:
             self._report(folder, error)
             return []
-        if folder != self.folder and any(marks <= set(names) for marks in NOT_PROJECTS):
+        if folder != self.folder and any(marks <= set(names) for marks in MARKER_FILES):
             return []
         return [folder / name for name in sorted(names)]
 
@@ -310,8 +310,8 @@ class FileSearch:
         self.unreadable.append(f"{path.relative_to(self.folder)} cannot be read ({reason})")
 
     def _is_hidden(self, path: Path) -> bool:
-        """True for hidden files and folders, links to them, and folders in `NOT_FOLLOWED`."""
-        if path.name.startswith(".") or path.name in NOT_FOLLOWED:
+        """Return True for hidden files and folders, links to them, and `SKIPPED_FOLDERS`."""
+        if path.name.startswith(".") or path.name in SKIPPED_FOLDERS:
             return True
         if not path.is_symlink():
             return False
@@ -322,34 +322,34 @@ class FileSearch:
 
 
 def with_imports(file: Path) -> list[Path]:
-    """A file, and the modules and packages in its folder that it imports, and these import."""
-    found: list[Path] = []
+    """Return a file and the modules of its folder that it imports, directly or indirectly."""
+    sources: list[Path] = []
     waiting = [file]
     while waiting:
         source = waiting.pop()
-        if source not in found:
-            found.append(source)
+        if source not in sources:
+            sources.append(source)
             for name in imported_names(source):
                 module, package = file.parent / f"{name}.py", file.parent / name
                 waiting += [module] if module.is_file() else []
                 waiting += modules_below(package) if package.is_dir() else []
-    return [file, *sorted(path for path in found if path != file)]
+    return [file, *sorted(path for path in sources if path != file)]
 
 
 def modules_below(package: Path) -> list[Path]:
-    """The modules of a package and its subpackages, without hidden folders and environments."""
-    found: list[Path] = []
+    """Return the modules of a package and its subpackages, without hidden folders."""
+    modules: list[Path] = []
     for folder, folders, files in os.walk(package):
         if "pyvenv.cfg" in files:
             folders.clear()
             continue
-        folders[:] = [x for x in folders if not x.startswith(".") and x not in NOT_FOLLOWED]
-        found += [Path(folder, name) for name in files if name.endswith(".py")]
-    return sorted(found)
+        folders[:] = [x for x in folders if not x.startswith(".") and x not in SKIPPED_FOLDERS]
+        modules += [Path(folder, name) for name in files if name.endswith(".py")]
+    return sorted(modules)
 
 
 def names_in(source: bytes) -> set[str]:
-    """The parts of paths in the texts of a Python file: data and track.csv of "data/track.csv"."""
+    """Return the parts of paths in a Python file's strings: data, track.csv of "data/track.csv"."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
@@ -359,7 +359,7 @@ def names_in(source: bytes) -> set[str]:
 
 
 def imported_names(source: Path) -> list[str]:
-    """The first parts of the names of the modules that a file imports; [] if it is not Python."""
+    """Return the top-level names of the modules that a file imports; [] if it is not Python."""
     try:
         tree = ast.parse(source.read_bytes())
     except (SyntaxError, ValueError):

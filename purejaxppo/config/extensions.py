@@ -1,8 +1,8 @@
-"""Extension points: the fields of a config that accept custom code, and the code that each expects.
+"""Extension points: the config fields that accept custom code, and the interface of each.
 
-A point accepts a function, an object with certain attributes, or a class or function that makes
-such an object. Functions are traced before anything is compiled. Objects are made once on the host
-and inspected; their methods are traced where the training uses them.
+An extension point accepts a function, an object with certain attributes, or a class or function
+that returns such an object. Functions are traced before anything is compiled. Objects are created
+once on the host; their methods are traced by the code that uses them.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,19 @@ class Point(NamedTuple):
     """An extension point."""
 
     field: str
-    """Field of a config, by dotted name."""
+    """Config field, by dotted name."""
     example: str
-    """A value, as on docs/own_code.md."""
+    """Example value, as in docs/own_code.md."""
     signature: str
-    """Arguments of the function, or of the class or function that makes the object."""
+    """Arguments of the function, or of the class or function that returns the object."""
     attributes: tuple[tuple[str, ...], ...] = ()
-    """Groups of attributes; an object must have all of one group. Empty: only functions."""
+    """Groups of attributes. An object must have all of one group. Empty: only functions."""
     function: bool = False
-    """True if a function can be the extension itself."""
+    """True if the extension may be a function."""
     types: tuple[type, ...] = ()
-    """Types whose objects are accepted without these attributes."""
+    """Types whose instances are accepted without these attributes."""
     family: str = ""
-    """What precedes the reference in the field, such as `jax/`."""
+    """Prefix of the reference in the field, such as `jax/`."""
 
 
 _TASK = ("observation", "action", "reset", "step")
@@ -65,36 +65,36 @@ POINTS = (
 
 
 def make(point: Point, value: str | CodeRef, *args: Any, **options: Any) -> Any:
-    """Return the object of a reference, or the one that its class or function makes.
+    """Return the object of a reference; a class or function is called first.
 
     Args:
         point: the extension point.
-        value: of its field.
-        args: of a class or function that makes the object.
-        options: further arguments of it, by name.
+        value: value of its field.
+        args: positional arguments of the class or function.
+        options: keyword arguments of the class or function.
 
     Raises:
-        ValueError: it cannot be loaded or made, or the point does not accept it.
+        ValueError: the reference cannot be loaded or called, or the result lacks an attribute.
     """
-    found = load(value, point.field)
+    loaded = load(value, point.field)
     where = f"{point.field} = {point.family}{value}"
-    if accepts(point, found) and options:
+    if accepts(point, loaded) and options:
         raise ValueError(
-            f"{where} is an object, which takes no options. Leave out {', '.join(options)}, or "
-            f"name its class."
+            f"{where}: an object takes no options. Remove {', '.join(options)}, or refer to its "
+            f"class."
         )
-    if accepts(point, found) or not callable(found):
-        check(point, found, f"{where} is")
-        return found
+    if accepts(point, loaded) or not callable(loaded):
+        check(point, loaded, f"{where} is")
+        return loaded
     if args:
-        tracing.check_arguments(found, where, point.signature, len(args))
-    made = tracing.call(found, where, *args, **options)
-    check(point, made, f"{where} returns")
-    return made
+        tracing.check_arguments(loaded, where, point.signature, len(args))
+    result = tracing.call(loaded, where, *args, **options)
+    check(point, result, f"{where} returns")
+    return result
 
 
 def accepts(point: Point, value: Any) -> bool:
-    """True for a function or an object that the point accepts as it is; False for a class."""
+    """Return True for an accepted function or object, False for others and for classes."""
     if isinstance(value, type):
         return False
     has_all = any(all(hasattr(value, name) for name in names) for names in point.attributes)
@@ -102,21 +102,21 @@ def accepts(point: Point, value: Any) -> bool:
 
 
 def check(point: Point, value: Any, where: str) -> None:
-    """Raise ValueError unless the point accepts a value; `where` ends in a verb."""
+    """Raise ValueError if the point does not accept a value; `where` ends with a verb."""
     if accepts(point, value):
         return
     first = point.attributes[0]
     missing = [name for name in first if not hasattr(value, name)]
-    without = f" without {missing[0]!r}" if len(missing) < len(first) else ""
-    raise ValueError(f"{where} a {type(value).__name__}{without}. It must be {wanted(point)}.")
+    without = f" without the attribute {missing[0]!r}" if len(missing) < len(first) else ""
+    raise ValueError(f"{where} a {type(value).__name__}{without}. It must be {interface(point)}.")
 
 
-def wanted(point: Point) -> str:
-    """Describe what a point accepts."""
+def interface(point: Point) -> str:
+    """Describe the functions and objects that a point accepts."""
     groups = " or ".join(", ".join(names) for names in point.attributes)
     if point.function:
         return f"a function {point.signature}, or an object with {groups}"
-    return f"an object with {groups}, or a class or function {point.signature} that makes one"
+    return f"an object with {groups}, or a class or function {point.signature} that returns one"
 
 
 def load_function(
@@ -128,19 +128,22 @@ def load_function(
     convert: Callable[[Any], Any] = lambda result: result,
     finite: bool = False,
 ) -> Any:
-    """Return the function of a reference, traced with arrays or shapes of its arguments.
+    """Load a function, and check it by tracing it.
 
     Args:
         point: the extension point.
-        value: of its field.
-        args: arrays, or shapes of arrays.
+        value: value of its field.
+        args: arrays, or shapes of arrays, to trace with.
         expected: shapes of the result.
-        field: the field, if the point has several.
-        convert: applied to results.
-        finite: check that the result for `args` is finite.
+        field: the field; empty: `point.field`.
+        convert: function that is applied to results.
+        finite: whether to check that the result for `args` is finite.
+
+    Returns:
+        The function, followed by `convert`.
 
     Raises:
-        ValueError: it cannot be loaded or traced, or has other arguments or another result.
+        ValueError: it cannot be loaded or traced, or its arguments or result are wrong.
     """
     field = field or point.field
     loaded, where = load(value, field), f"{field} = {value}"

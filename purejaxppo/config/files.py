@@ -1,4 +1,4 @@
-"""Configs from YAML and the command line; unknown keys and wrong types are errors."""
+"""Loading and saving of configs; unknown keys and wrong types are errors."""
 
 import dataclasses
 import math
@@ -21,26 +21,26 @@ from purejaxppo.config.unknown import check_known, unknown
 
 
 class Loader(yaml.SafeLoader):
-    """Loads YAML 1.2's numbers (plain PyYAML reads `3e-4` as a string) and unique keys."""
+    """YAML loader that reads `3e-4` as a number, and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Loads a mapping; a repeated key is an error, and not replaced by its last value."""
+        """Load a mapping; raise an error for a duplicate key."""
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"{key.value!r} is there twice", problem_mark=key.start_mark
+                    problem=f"duplicate key {key.value!r}", problem_mark=key.start_mark
                 )
             seen.add(key.value)
-        return super().construct_mapping(node, deep=True)  # finds values that hold themselves
+        return super().construct_mapping(node, deep=True)  # raises an error for recursive values
 
     def construct_number(self, node: yaml.ScalarNode) -> float | str:
-        """Loads a float; one that would be infinite, such as the hash 695e0514, stays a text."""
+        """Load a float. Text that would overflow, such as the hash 695e0514, stays text."""
         value = self.construct_yaml_float(node)
         return node.value if math.isinf(value) and "inf" not in node.value.lower() else value
 
     def construct_date(self, node: yaml.ScalarNode) -> str:
-        """Loads a date as a text, because no setting is a date."""
+        """Load a date as text, because no setting is a date."""
         return node.value
 
 
@@ -54,13 +54,13 @@ Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_date)
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes every text that `Loader` would read as another value."""
+    """YAML dumper that quotes text that `Loader` would read as another type."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 
 
 def library_configs() -> dict[str, Path]:
-    """The configs that come with the library by bare name."""
+    """Return the configs that come with the library, by name without suffix."""
     package = Path(__file__).resolve().parent.parent
     wheel, checkout = package / "configs", package.parent / "configs"
     folder = wheel if wheel.is_dir() else checkout
@@ -68,10 +68,10 @@ def library_configs() -> dict[str, Path]:
 
 
 def find_config(name: str) -> Path:
-    """Finds the file of a path or a bare name (with or without .yaml).
+    """Return the file of a path, or of a library config's name with or without .yaml.
 
     Raises:
-        ValueError: there is none; names the nearest.
+        ValueError: the file does not exist.
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -81,30 +81,37 @@ def find_config(name: str) -> Path:
         return known[name.removesuffix(".yaml")]
     close = nearest(path.stem, known, 0.5)
     if name == "playground":
-        raise ValueError("--config playground: name a task of it, as in playground/CheetahRun")
-    hint = f"Did you mean '{close}.yaml'?" if close else "`purejaxppo list configs` prints all."
+        raise ValueError(
+            "--config playground: the task is missing. Use for example playground/CheetahRun."
+        )
+    hint = (
+        f"Did you mean '{close}.yaml'?" if close else "`purejaxppo list configs` lists all configs."
+    )
     raise ValueError(f"--config {name}: no such file or config. {hint}")
 
 
 def load_config(
     name: str | Path, overrides: Mapping[str, Any] | None = None, *, saved: bool = False
 ) -> Config:
-    """Reads a config.
+    """Load a config.
 
     Args:
-        name: a path, the bare name of one of the library's own configs, or family/task of a config
-            that is derived from a simulator's tuned settings, as in playground/CheetahRun.
+        name: a path, the name of a library config, or the family/task of a derived config, such as
+            playground/CheetahRun.
         overrides: values to replace, by dotted name: {"ppo.learning_rate": 1e-3}.
-        saved: the file was written into a run's folder; it may be of an earlier version, and the
-            run's copies of a user's own files are used.
+        saved: True if the file is a run folder's config.yaml, which may be from an earlier version.
+            The run's copies of custom code are used.
+
+    Returns:
+        The checked config.
 
     Raises:
-        ValueError: one sentence with the file, the key, what was found and what would do.
+        ValueError: the file cannot be read, or a setting is unknown or invalid.
     """
-    if isinstance(name, Path) and name.is_file():  # a "~" in it is part of a folder's name
+    if isinstance(name, Path) and name.is_file():  # here "~" is part of a folder's name
         path = name
-    elif not Path(name).expanduser().is_file() and (made := derived.settings(str(name))):
-        return from_dict(apply_overrides(made, overrides or {}), where=str(name))
+    elif not Path(name).expanduser().is_file() and (data := derived.settings(str(name))):
+        return from_dict(apply_overrides(data, overrides or {}), where=str(name))
     else:
         path = find_config(str(name))
     data = read_yaml(path)
@@ -118,10 +125,10 @@ def load_config(
 
 
 def check_gpu(config: Config) -> None:
-    """Checks the names and kinds of the settings of `gpu`, on whatever device.
+    """Check the names and types of the settings in `gpu`, also on other devices.
 
     Raises:
-        ValueError: one is no setting, or its value is of another kind.
+        ValueError: a setting is unknown, or its value has the wrong type.
     """
     for key, value in config.gpu.items():
         if key not in HINTS or key == "gpu":
@@ -130,10 +137,10 @@ def check_gpu(config: Config) -> None:
 
 
 def for_platform(config: Config, platform: str) -> Config:
-    """The config with the settings of `gpu` if the platform is one, and without that section.
+    """Return the config with the values of `gpu` if the platform is "gpu", and an empty `gpu`.
 
     Raises:
-        ValueError: a setting of `gpu` does not fit the others.
+        ValueError: a value in `gpu` is not compatible with the other settings.
     """
     if not config.gpu:
         return config
@@ -147,44 +154,44 @@ def for_platform(config: Config, platform: str) -> Config:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Reads a YAML file's mapping.
+    """Read a mapping from a YAML file.
 
     Raises:
-        ValueError: not readable, not YAML, or not a mapping.
+        ValueError: the file is not readable, not YAML, or not a mapping.
     """
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from error
+        raise ValueError(f"{path}: cannot be read ({error}).") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "a character that YAML does not allow"
-        raise ValueError(f"{path}: not valid YAML{place}: {problem}") from error
+        problem = getattr(error, "problem", None) or "invalid character"
+        raise ValueError(f"{path}: invalid YAML{place}: {problem}.") from error
     except RecursionError as error:
-        raise ValueError(f"{path}: values are nested too deeply") from error
+        raise ValueError(f"{path}: values are nested too deeply.") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: a config is a mapping of keys to values, not {kind_of(data)}")
+        raise ValueError(f"{path}: must be a mapping of keys to values, not {kind_of(data)}.")
     return data
 
 
 def apply_overrides(
     data: Mapping[str, Any], overrides: Mapping[str, Any], hints: Mapping[str, Any] = HINTS
 ) -> dict[str, Any]:
-    """Copy nested `data` with other values of some fields.
+    """Return a copy of nested `data` with some values replaced.
 
     Args:
         data: sections and fields.
-        overrides: values by dotted name of a field, or of an entry of one that is a mapping, such
-            as env.options.length.
+        overrides: values by dotted name of a field, or of an entry of a mapping, such as
+            env.options.length.
         hints: the type of each known field by dotted name.
     """
     new = dict(data)
-    if isinstance(new.get("gpu"), dict):  # overrides have precedence
+    if isinstance(new.get("gpu"), dict):  # overrides take precedence
         new["gpu"] = {key: x for key, x in new["gpu"].items() if key not in overrides}
     for dotted, value in overrides.items():
         field, entry = field_of(dotted, hints)
@@ -194,7 +201,7 @@ def apply_overrides(
         for part in path:
             inner = target.get(part, {})
             if not isinstance(inner, dict):
-                raise ValueError(f"{part} is a section of keys, not {kind_of(inner)}")
+                raise ValueError(f"{part}: must be a section of keys, not {kind_of(inner)}.")
             target[part] = dict(inner)
             target = target[part]
         target[last] = value
@@ -202,9 +209,9 @@ def apply_overrides(
 
 
 def field_of(name: str, hints: Mapping[str, Any] = HINTS) -> tuple[str, str]:
-    """The field that a dotted name is of, and the entry of it: of env.options.length, length.
+    """Split a dotted name into field and entry: env.options.length -> (env.options, length).
 
-    The entry is empty for the field itself, and for an unknown name.
+    The entry is empty for the name of a field, and for an unknown name.
     """
     for field, hint in hints.items():
         if typing.get_origin(hint) is dict and name.startswith(f"{field}."):
@@ -213,10 +220,14 @@ def field_of(name: str, hints: Mapping[str, Any] = HINTS) -> tuple[str, str]:
 
 
 def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
-    """Build a checked Config from nested mappings.
+    """Build a checked config from nested mappings.
+
+    Args:
+        data: sections and fields.
+        where: source of the data, for messages.
 
     Raises:
-        ValueError: names the place, the key, what was found and what would do.
+        ValueError: a setting is unknown or invalid.
     """
     try:
         if isinstance(data, Mapping):
@@ -234,15 +245,15 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
 
 
 def check_sections(data: Mapping[str, Any]) -> None:
-    """Raise ValueError if a key is the dotted name of a field in a section, as flags have it."""
+    """Raise ValueError if a key is a dotted name, such as ppo.gamma instead of a section."""
     for name in (str(key) for key in data):
         section, dot, key = field_of(name)[0].rpartition(".")
         if dot and f"{section}.{key}" in HINTS:
-            raise ValueError(f"{name} is not a key. Write {key} into the section {section}.")
+            raise ValueError(f"{name}: unknown key. Write {key} in the section {section}.")
 
 
 def flatten_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of nested `data` by dotted name; sections that are not mappings are left out."""
+    """Return the fields of nested `data` by dotted name, without sections of a wrong type."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         if not any(name.startswith(f"{key}.") for name in HINTS):
@@ -253,13 +264,13 @@ def flatten_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
-    """Build a dataclass of known fields and sections from nested data.
+    """Build a dataclass from nested data with known keys.
 
     Raises:
-        ValueError: a value does not fit; names the field, with `prefix`.
+        ValueError: a value is invalid; the message has the field's name with `prefix`.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"{prefix[:-1]} is a section of keys, not {kind_of(data)}")
+        raise ValueError(f"{prefix[:-1]}: must be a section of keys, not {kind_of(data)}.")
     hints = typing.get_type_hints(cls)
     values = {}
     for key, value in data.items():
@@ -273,7 +284,7 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def _parsed(value: Any, name: str) -> Any:
-    """The value of a field that may refer to custom code, with objects as `references.CodeRef`."""
+    """Return the value of a field for custom code, with objects as `references.CodeRef`."""
     if value is None or isinstance(value, bool | int | float | dict):
         return value
     if name == "env.name":
@@ -284,15 +295,23 @@ def _parsed(value: Any, name: str) -> Any:
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
-    """Convert `value` to a field's type, strictly: only int <-> float and list -> tuple.
+    """Convert a value to a field's type.
 
-    Numbers of NumPy and JAX become Python's.
+    Only int <-> float, list -> tuple, and numbers of NumPy and JAX are converted.
+
+    Args:
+        value: the value.
+        hint: the type.
+        name: name of the field, for messages.
+
+    Raises:
+        ValueError: the value has another type.
     """
     value = plain(value)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in args:
-            raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(str, args))}")
+            raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(str, args))}.")
         return value
     if origin in (typing.Union, types.UnionType):
         known = typing.get_args(args[0])
@@ -302,7 +321,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{name} = {value!r} is not a list such as [64, 64]")
+            raise ValueError(f"{name} = {value!r}: must be a list, such as [64, 64].")
         return tuple(convert(item, args[0], name) for item in value)
     if origin is dict:
         return _pairs(value, args[1], name)
@@ -317,34 +336,34 @@ def convert(value: Any, hint: Any, name: str) -> Any:
 
 
 def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
-    """Converts a mapping of names to values of one type, or of any that is no collection."""
+    """Convert a mapping of names to values of one type, or of any scalar type."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name} = {value!r} is not a mapping of names to values")
+        raise ValueError(f"{name} = {value!r}: must be a mapping of names to values.")
     for key, item in value.items():
         if not isinstance(item, (*KINDS, CodeRef)):
-            raise ValueError(f"{name}.{key} = {item!r} is not a number, a word or true/false")
+            raise ValueError(f"{name}.{key} = {item!r}: must be a number, text, true or false.")
     if hint in KINDS:
         return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
     return {str(key): item for key, item in value.items()}
 
 
 def flatten(config: Config) -> dict[str, Any]:
-    """Every field by dotted name."""
+    """Return the values of all fields by dotted name."""
     return {name: value for name, _, value in checks.settings(config)}
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved config, every field of it, as YAML that `load_config` reads back."""
+    """Return all fields of a config as YAML that `load_config` can read."""
     return dump(as_data(config))
 
 
 def dump(data: Any) -> str:
-    """Plain data as YAML that `Loader` reads back, tuples as lists."""
+    """Return plain data as YAML that `Loader` can read; tuples become lists."""
     return yaml.dump(as_text(data), Dumper=Dumper, sort_keys=False)
 
 
 def as_text(data: Any) -> Any:
-    """Plain data with texts in place of references, and lists in place of tuples."""
+    """Return plain data with references as text and tuples as lists."""
     if isinstance(data, dict):
         return {key: as_text(item) for key, item in data.items()}
     if isinstance(data, tuple | list):
@@ -356,7 +375,7 @@ def as_text(data: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file atomically, also if the process is killed."""
+    """Write a file atomically, even if the process is killed."""
     with interrupts.atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -365,16 +384,19 @@ FREE_OPTIONS = (
     *("menagerie", "num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset"),
     *("godot", "restarts", "show", "port"),
 )
-"""Options of simulators that say how fast they are or where their files lie: no other results."""
+"""Simulator options that affect speed or file locations but not results."""
 
 
 def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:
-    """Changes by a resumed run: (structural fields, tunable fields), by dotted name."""
+    """Return the dotted names of changed fields: (static fields, tunable fields).
+
+    Fields and options that do not affect results are left out.
+    """
     before, after = flatten(old), flatten(new)
     for flat in (before, after):
         options = flat["env.options"]
         flat["env.options"] = {k: v for k, v in options.items() if k not in FREE_OPTIONS}
-    free = {name for name, about, _ in checks.settings(new) if about["free"]}
+    free = {name for name, metadata, _ in checks.settings(new) if metadata["free"]}
     changed = [key for key in after if before[key] != after[key] and key not in free]
     return (
         [key for key in changed if key not in TUNABLE],

@@ -1,6 +1,6 @@
-"""Names of settings in other PPO libraries, answered with ours.
+"""Translation of settings of other PPO libraries.
 
-names.yaml has the names; docs/names.md is made from it.
+The table is names.yaml, from which docs/names.md is generated.
 """
 
 import functools
@@ -17,7 +17,7 @@ from purejaxppo.config.schema import HINTS, Config
 
 
 class Sizes(NamedTuple):
-    """The settings of a run that formulas read."""
+    """Sizes of a run, which the formulas read."""
 
     num_envs: int
     rollout_length: int
@@ -25,18 +25,18 @@ class Sizes(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of a rollout."""
+        """Return the number of rows of a rollout."""
         return self.num_envs * self.rollout_length
 
 
 class Meaning(NamedTuple):
-    """The meaning of a setting of another library.
+    """Translation of a setting of another library.
 
     Attributes:
         field: our setting by its dotted name, or a flag; "" if there is no equivalent.
         value: a key of `FORMULAS`; or a mapping from their values to ours, in which True is also
-            for values that are not listed; or None if our value cannot be computed.
-        remark: sentences, or "".
+            for unlisted values; or None if our value cannot be computed.
+        remark: additional sentences, or "".
     """
 
     field: str = ""
@@ -54,12 +54,12 @@ FORMULAS: dict[str, Callable[[Any, Sizes], Any]] = {
     "rows / x": lambda x, sizes: sizes.rows / x,
     "total_timesteps / (x - 1)": lambda x, sizes: sizes.total_timesteps / (x - 1),
 }
-"""Our value of a setting, from another library's value x and the sizes of the run."""
+"""Formulas for our value, from the other library's value x and the sizes of the run."""
 
 
 @functools.cache
 def libraries() -> dict[str, dict[str, Meaning]]:
-    """Read names.yaml: by library, the meanings of its names."""
+    """Load names.yaml: for each library, the meanings of its names."""
     path = Path(__file__).with_name("names.yaml")
     tables = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {
@@ -72,46 +72,46 @@ def libraries() -> dict[str, dict[str, Meaning]]:
 
 
 def meanings(name: str) -> dict[str, Meaning]:
-    """Return the meanings of a name by library; dashes, capitals and sections are ignored."""
+    """Return the meanings of a name by library, ignoring dashes, capitals and sections."""
     leaf = name.replace("-", "_").lower().rpartition(".")[2]
     return {library: names[leaf] for library, names in libraries().items() if leaf in names}
 
 
-def answer(
+def describe(
     name: str, value: Any = None, *, known: Container[str], sizes: Sizes, dashes: str = ""
 ) -> str | None:
-    """Answer a name of another library with our settings, in sentences.
+    """Describe the equivalent of another library's setting.
 
     Args:
-        name: without dashes in front; case, "-" for "_" and a section in front do not matter.
-        value: the other library's value; None if it is not known.
-        known: the names that a setting can have here.
-        sizes: of the run (`sizes_of`).
-        dashes: before names in the answer, "--" for flags.
+        name: the setting, without leading dashes; case, "-" for "_" and a section are ignored.
+        value: the other library's value; None if unknown.
+        known: the names of our settings.
+        sizes: sizes of the run (`sizes_of`).
+        dashes: prefix of names in the result, "--" for flags.
 
     Returns:
-        Such as "Use ppo.num_minibatches = 512."; None if no library has the name.
+        A text such as "Use ppo.num_minibatches = 512."; None if no library has the name.
     """
-    answers: dict[str, list[str]] = {}
+    descriptions: dict[str, list[str]] = {}
     for library, meaning in meanings(name).items():
         if (meaning.field or "env.name") not in known:
             continue
         sentences = [meaning.remark] if meaning.remark else []
         if meaning.field:
-            ours = assignment(meaning.field, translated(meaning, value, sizes), dashes)
+            ours = assignment(meaning.field, our_value(meaning, value, sizes), dashes)
             sentences.insert(0, f"Use {ours}.")
-        answers.setdefault(" ".join(sentences), []).append(library)
-    if len(answers) <= 1:
-        return next(iter(answers), None)
-    return " ".join(f"{' and '.join(found)}: {text}" for text, found in answers.items())
+        descriptions.setdefault(" ".join(sentences), []).append(library)
+    if len(descriptions) <= 1:
+        return next(iter(descriptions), None)
+    return " ".join(f"{' and '.join(names)}: {text}" for text, names in descriptions.items())
 
 
 def assignment(field: str, value: Any, dashes: str) -> str:
-    """Return a setting and its value as in a config or, with dashes, as a flag.
+    """Return "field = value" as in a config, or "--field value" with dashes.
 
     Args:
-        field: our name.
-        value: our value; None or a mapping: the name alone.
+        field: the name of our setting.
+        value: our value; None or a mapping: only the name is returned.
         dashes: "--" for flags.
     """
     if value is None or isinstance(value, Mapping):
@@ -121,37 +121,37 @@ def assignment(field: str, value: Any, dashes: str) -> str:
     return f"{dashes}{field} {' '.join(map(show, value if isinstance(value, tuple) else [value]))}"
 
 
-def sizes_of(given: Mapping[str, Any]) -> Sizes:
-    """Return the sizes of a run.
+def sizes_of(values: Mapping[str, Any]) -> Sizes:
+    """Return the sizes of a run, with defaults for missing settings.
 
     Args:
-        given: values by our dotted names, or by other libraries' names.
+        values: values by our dotted names, or by other libraries' names.
     """
     config = Config()
     sizes = Sizes(config.env.num_envs, config.ppo.rollout_length, config.total_timesteps)
     for field in ("env.num_envs", "ppo.rollout_length", "total_timesteps"):
-        for name, value in given.items():
-            found = [Meaning(field)] if name == field else meanings(name).values()
-            for meaning in found:
-                ours = translated(meaning, value, sizes) if meaning.field == field else None
+        for name, value in values.items():
+            candidates = [Meaning(field)] if name == field else meanings(name).values()
+            for meaning in candidates:
+                ours = our_value(meaning, value, sizes) if meaning.field == field else None
                 if ours is not None:
                     sizes = sizes._replace(**{field.rpartition(".")[2]: ours})
     return sizes
 
 
-def translated(meaning: Meaning, value: Any, sizes: Sizes) -> Any:
-    """Return our value of a setting; None if it cannot be computed or is not of the field's type.
+def our_value(meaning: Meaning, value: Any, sizes: Sizes) -> Any:
+    """Return our value of a setting; None if it cannot be computed or has the wrong type.
 
     Args:
-        meaning: of the other library's name.
-        value: the other library's value; None if it is not known.
-        sizes: of the run.
+        meaning: meaning of the other library's name.
+        value: the other library's value; None if unknown.
+        sizes: sizes of the run.
     """
-    from purejaxppo.config.files import convert  # that module imports this one
+    from purejaxppo.config.files import convert  # avoids a circular import
 
     if isinstance(meaning.value, dict):
-        listed = isinstance(value, bool | int | str) and value in meaning.value
-        return meaning.value.get(value if listed else True)
+        is_listed = isinstance(value, bool | int | str) and value in meaning.value
+        return meaning.value.get(value if is_listed else True)
     if value is None or meaning.value is None:
         return None
     hint = HINTS.get(meaning.field)

@@ -1,6 +1,6 @@
-"""Parts of messages: hints for unknown names, returns and paths.
+"""Helpers for messages: suggestions for unknown names, types, numbers and paths.
 
-Without JAX, since worker processes use them.
+This module does not import JAX, because worker processes use it.
 """
 
 import difflib
@@ -22,7 +22,7 @@ START = current_folder()
 
 
 def short_path(path: Path) -> Path:
-    """Return a path to print: relative to the current folder, or as it is once that has changed."""
+    """Return a path for printing, relative to the current folder unless that has changed."""
     folder = current_folder()
     if folder is None or folder != START or not path.is_relative_to(folder):
         return path
@@ -30,8 +30,8 @@ def short_path(path: Path) -> Path:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that is nearest to a wrong one, whatever their case; None if none is near."""
-    by_lower = {one.lower(): one for one in known}
+    """Return the known name that is most similar to `name`, ignoring case; None if no name is."""
+    by_lower = {known_name.lower(): known_name for known_name in known}
     close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
     return by_lower[close[0]] if close else None
 
@@ -42,30 +42,30 @@ def format_return(x: float, largest: float = 0.0) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return the sentence "Did you mean NEAREST?"; `otherwise`, or all names, if none is near."""
+    """Return "Did you mean NEAREST?"; if no name is similar, `otherwise` or a list of all names."""
     known = list(known)
     close = nearest(name, known)
-    return f"Did you mean {close!r}?" if close else otherwise or f"It has {', '.join(known)}."
+    return f"Did you mean {close!r}?" if close else otherwise or f"Available: {', '.join(known)}."
 
 
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-"""Scalar types in words; bool is the first, because it is an int, too."""
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+"""Names of scalar types for messages. bool comes first, because a bool is also an int."""
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of a value in words."""
-    names: dict[Any, str] = {**KINDS, list: "a list", Mapping: "a mapping", type(None): "nothing"}
+    """Return the name of a value's type for messages."""
+    names: dict[Any, str] = {**KINDS, list: "a list", Mapping: "a mapping", type(None): "empty"}
     words = (word for known, word in names.items() if isinstance(value, known))
     return next(words, f"a {type(value).__name__}")
 
 
 def wrong_type(name: str, value: Any, kind: type) -> str:
-    """Return the sentence about a value that is not of a scalar type."""
-    return f"{name} = {value!r} is {kind_of(value)}; it must be {KINDS[kind]}"
+    """Return the message for a value that does not have the scalar type `kind`."""
+    return f"{name} = {value!r}: must be {KINDS[kind]}."
 
 
 def show(value: Any) -> str:
-    """Return a value as in YAML, or the word empty."""
+    """Return a value as in YAML; "empty" for an empty one."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -1,6 +1,6 @@
-"""Conversion of numbers of NumPy, JAX and other libraries to Python's.
+"""Conversion of numbers of NumPy, JAX and other libraries to Python numbers.
 
-Nothing here imports JAX, since worker processes import it.
+This module does not import JAX, because worker processes use it.
 """
 
 import numbers
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 MOST_STEPS = 2**30
-"""The longest time limit. Longer ones are never reached."""
+"""Longest time limit in steps. Longer ones count as no limit."""
 
 
 def plain(value: Any) -> Any:
-    """Convert a number, or a list or mapping of numbers, to Python's bool, int and float.
+    """Convert a number, or a list or mapping of numbers, to Python numbers.
 
     Arrays become numbers or lists. Other values, such as strings, are returned as they are.
     """
@@ -44,11 +44,11 @@ def time_limit(value: Any, name: str, *, unlimited: Literal["None", "0", ""] = "
 
     Args:
         value: a number of any type.
-        name: for messages.
-        unlimited: the value that means no limit, for messages; 0 is an error unless it is "0".
+        name: name of the limit, for messages.
+        unlimited: the value that means no limit, for messages; 0 is an error unless this is "0".
 
     Raises:
-        ValueError: it is not a whole number of at least 1.
+        ValueError: the value is not a whole number of at least 1.
     """
     if value is None:
         return 0

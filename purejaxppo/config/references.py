@@ -1,6 +1,6 @@
-"""Custom code in a config: `path/file.py:Name`, `package.module:Name`, or the object itself.
+"""References to custom code: `path/file.py:Name`, `package.module:Name`, or a Python object.
 
-Nothing here imports JAX, since worker processes load files, too.
+This module does not import JAX, because worker processes use it.
 """
 
 import contextlib
@@ -19,36 +19,36 @@ from typing import Any
 from purejaxppo.config.hints import nearest
 
 OBJECT = "object of "
-"""Begins the written form of an object that no reference can restore."""
+"""Start of the text of an object that cannot be loaded from a text."""
 _LOADING = threading.RLock()
-"""Lock for loading files: worker threads that load one file at once would find it half loaded."""
+"""Lock for loading files. Without it, a thread could see a module that another is still loading."""
 
 
 class LoadError(ValueError):
-    """A reference names something that does not exist or cannot be imported."""
+    """Raised if the code of a reference does not exist or cannot be imported."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CodeRef:
-    """A reference to custom code, where a config needs more than its text.
+    """A reference to custom code, with the object or the paths of its files.
 
-    It is equal to its text, which is what config.yaml holds. Two references to different objects
-    differ even if their texts are equal.
+    It is equal to its text, which config.yaml contains. Two references to different objects differ
+    even if their texts are equal.
     """
 
     text: str
-    """`path/file.py:Name` or `package.module:Name`, also after a family or in a list; or the path
-    of a file or folder."""
+    """`path/file.py:Name` or `package.module:Name`, with an optional family or in a list; or the
+    path of a file or folder."""
     object: Any = None
-    """The object itself, given from Python; None: the text is loaded."""
+    """The object, if it was passed from Python; None: the text is loaded."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files and folders as named in the text -> their places, such as copies in a run's folder."""
+    """Files and folders in the text -> their paths, such as copies in a run's folder."""
 
     def __str__(self) -> str:
         return self.text
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of the text: in version 0.2 references were `str`."""
+        """Return a method of the text, because references were `str` in version 0.2."""
         if name.startswith("__") or name == "text":
             raise AttributeError(name)
         return getattr(self.text, name)
@@ -68,37 +68,37 @@ class CodeRef:
 
 
 def parse(value: Any, prefix: str = "") -> str | CodeRef:
-    """Return a config's text as it is, and an object as a reference whose text has `prefix`."""
+    """Return text and references unchanged, and an object as a reference with `prefix`."""
     return value if isinstance(value, str | CodeRef) else CodeRef(prefix + name_of(value), value)
 
 
 def parse_env(value: Any) -> str | CodeRef:
-    """Parse env.name: a text or, from Python, an environment or gymnax's (env, params)."""
+    """Parse env.name: text, or an environment object, or gymnax's (env, params)."""
     like_gymnax = isinstance(value, tuple) or hasattr(value, "step_env")
     return parse(value, "gymnax/" if like_gymnax else "jax/")
 
 
 def as_ref(value: str | CodeRef) -> CodeRef:
-    """Return a reference; that of a text has no object and no places of files."""
+    """Return the reference of a text; references are returned unchanged."""
     return value if isinstance(value, CodeRef) else CodeRef(value)
 
 
 def name_of(target: Any) -> str:
-    """Return a reference that restores an object; if that is impossible, "object of " and a name.
+    """Return the text of a reference to an object; "object of " and a name if none exists.
 
-    Functions and classes at the top level of a module can be restored. Instances, local functions
-    and classes, and those of the running script cannot.
+    Functions and classes at the top level of a module can be loaded from a text. Instances, local
+    functions and classes, and those of the running script cannot.
     """
     is_named = hasattr(target, "__qualname__")
     kind = target if is_named else type(target)
     module, name = kind.__module__, kind.__qualname__
     loaded = sys.modules.get(module)
-    found = loaded and _attribute(loaded, name)
+    attribute = loaded and _attribute(loaded, name)
     file = getattr(loaded, "__file__", None) or ""
-    alone = "." not in module and file.endswith(".py") and "site-packages" not in file
-    if not is_named or found is not target or module == "__main__":
-        return f"{OBJECT}{Path(file).name if alone else module}:{name}"
-    return f"{file if alone else module}:{name}"
+    is_script = "." not in module and file.endswith(".py") and "site-packages" not in file
+    if not is_named or attribute is not target or module == "__main__":
+        return f"{OBJECT}{Path(file).name if is_script else module}:{name}"
+    return f"{file if is_script else module}:{name}"
 
 
 def _attribute(module: Any, dotted: str) -> Any:
@@ -110,7 +110,7 @@ def _attribute(module: Any, dotted: str) -> Any:
 
 
 def is_reference(value: str | CodeRef) -> bool:
-    """True if a text has the form of a reference."""
+    """Return True if a text has the form of a reference."""
     text = str(value)
     place, _, name = text.rpartition(":")
     dotted = all(part.isidentifier() for part in place.split("."))
@@ -119,16 +119,16 @@ def is_reference(value: str | CodeRef) -> bool:
 
 
 def files_in(text: str) -> list[str]:
-    """The Python files that a list of references names, as written: a.py in "a.py:One,b:Two".
+    """Return the Python files in a list of references: [a.py] for "a.py:One,b:Two".
 
-    An object that cannot be restored from a text has no files.
+    An object that cannot be loaded from a text has no files.
     """
     files = [part.strip().rpartition(":")[0] for part in text.split(",")]
     return [file for file in files if file.endswith(".py") and not file.startswith(OBJECT)]
 
 
 def modules_in(text: str) -> list[str]:
-    """The modules that a list of references names: b.c in "a.py:One,b.c:Two"."""
+    """Return the modules in a list of references: [b.c] for "a.py:One,b.c:Two"."""
     if text.startswith(OBJECT):
         return []
     places = [part.strip().rpartition(":")[0] for part in text.split(",")]
@@ -136,7 +136,7 @@ def modules_in(text: str) -> list[str]:
 
 
 def located(value: str | CodeRef) -> str:
-    """Return a reference's text with the places of its files; also of a list, or of a path."""
+    """Return the text of a reference, list of references or path, with the paths of its files."""
     text, files = str(value), as_ref(value).files
     if text in files:
         return files[text]
@@ -147,22 +147,22 @@ def located(value: str | CodeRef) -> str:
 
 
 def absolute(text: str) -> str:
-    """Return a list of references with absolute paths of the files that exist.
+    """Return a list of references with the absolute paths of existing files.
 
     Relative paths would break if an environment changes the current folder.
     """
-    places = {file: Path(file).expanduser().absolute() for file in files_in(text)}
-    files = {file: str(place) for file, place in places.items() if place.is_file()}
+    paths = {file: Path(file).expanduser().absolute() for file in files_in(text)}
+    files = {file: str(path) for file, path in paths.items() if path.is_file()}
     return located(CodeRef(text, files=files))
 
 
 def without_family(name: str | CodeRef) -> CodeRef:
-    """Return the reference behind the family of an environment's name."""
+    """Return an environment's name without its family, as a reference."""
     return replace(as_ref(name), text=str(name).partition("/")[2])
 
 
 def with_files(data: Any, files: Mapping[str, str]) -> Any:
-    """Return nested plain data in which texts that name Python files or paths have `files`."""
+    """Return nested plain data in which references and paths have the paths in `files`."""
     if isinstance(data, Mapping):
         return {key: with_files(value, files) for key, value in data.items()}
     if type(data) in (list, tuple):
@@ -176,31 +176,36 @@ def with_files(data: Any, files: Mapping[str, str]) -> Any:
 
 
 def neither(value: Any, known: Iterable[str], where: str) -> str:
-    """The message for a value that is neither a built-in name nor a reference."""
-    return f"{where} = {value!r} must be one of {', '.join(known)}, or your own as file.py:Name"
+    """Return the message for a value that is neither a built-in name nor a reference."""
+    return (
+        f"{where} = {value!r}: must be one of {', '.join(known)}, or custom code as file.py:Name."
+    )
 
 
 def load(value: str | CodeRef, where: str) -> Any:
     """Return the object of a reference.
 
+    Args:
+        value: the reference.
+        where: the config field, for messages.
+
     Raises:
-        LoadError: one sentence: no such file, package or name, an import that fails, or an object
-            that cannot be restored from a text.
+        LoadError: the file, package or name does not exist, or the import fails.
     """
     text = str(value)
     if isinstance(value, CodeRef) and value.object is not None:
         return value.object
     if text.startswith(OBJECT):
         raise LoadError(
-            f"{where} = {text!r} was given as an object, which a config alone cannot restore. Give "
-            f"it again, or put it into a file, as file.py:Name."
+            f"{where} = {text!r}: an object from Python cannot be loaded. Pass the object again, "
+            f"or use a reference such as file.py:Name."
         )
     place, _, name = located(value).rpartition(":")
     if not place and text.endswith(".py"):
-        raise LoadError(f"{where} = {text}: the name in the file is missing. Write {text}:Name.")
+        raise LoadError(f"{where} = {text}: the name is missing. Use {text}:Name.")
     if not place:
         raise LoadError(
-            f"{where} = {text!r} is neither built in nor a reference such as file.py:Name"
+            f"{where} = {text!r}: must be a built-in name, or a reference such as file.py:Name."
         )
     if place.endswith(".py"):
         return in_file(place, name, where)
@@ -212,23 +217,33 @@ def in_module(
     place: str,
     name: str,
     where: str,
-    is_one: Callable[[Any], bool] | None = None,
+    is_valid: Callable[[Any], bool] | None = None,
     kind: str = "",
 ) -> Any:
-    """Return an attribute of a module; with `is_one`, only one that it accepts.
+    """Return an attribute of a module.
+
+    Args:
+        module: the module.
+        place: the file or module as written, for messages.
+        name: name of the attribute.
+        where: the config field, for messages.
+        is_valid: returns True for values to accept; None: all are accepted.
+        kind: kind of these values, for messages.
 
     Raises:
-        LoadError: no such attribute; the message names the nearest, or all.
+        LoadError: the module has no such attribute.
     """
-    there = [key for key, value in vars(module).items() if is_one is None or is_one(value)]
-    if name in there:
+    names = [key for key, value in vars(module).items() if is_valid is None or is_valid(value)]
+    if name in names:
         return vars(module)[name]
-    made = [key for key in there if getattr(vars(module)[key], "__module__", "") == module.__name__]
-    close = nearest(name, made)
+    defined = [
+        key for key in names if getattr(vars(module)[key], "__module__", "") == module.__name__
+    ]
+    close = nearest(name, defined)
     plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
     has = (
-        f"It has {', '.join(made)}."
-        if made
+        f"It has {', '.join(defined)}."
+        if defined
         else f"It has no {plural if kind else 'functions or classes'}."
     )
     hint = f"Did you mean {close!r}?" if close and not kind else has
@@ -236,67 +251,74 @@ def in_module(
 
 
 def import_named(module: str, where: str) -> Any:
-    """A module by name.
+    """Import a module by name.
 
     Raises:
-        LoadError: it, or what it imports, is not installed, or raises when it is imported.
+        LoadError: the module or a dependency is not installed, or the import raises an error.
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(error.name + ".")):
-            raise LoadError(f"{where}: no package {error.name!r} is installed") from error
-        raise LoadError(f"{where}: {module} needs another package: {error}") from error
+            raise LoadError(f"{where}: the package {error.name!r} is not installed.") from error
+        raise LoadError(f"{where}: {module} requires another package: {error}.") from error
     except Exception as error:
-        raise LoadError(f"{where}: {module} cannot be imported: {described(error)}") from error
+        raise LoadError(f"{where}: {module} cannot be imported: {described(error)}.") from error
 
 
 def in_file(
     file: str,
     name: str,
     where: str,
-    is_one: Callable[[Any], bool] | None = None,
+    is_valid: Callable[[Any], bool] | None = None,
     kind: str = "",
 ) -> Any:
-    """An attribute of a Python file, loaded once; it may import modules next to it.
+    """Return an attribute of a Python file. The file may import modules next to it.
+
+    Args and other errors: see `in_module`.
 
     Raises:
-        LoadError: there is no such file, it raises when it is imported, or see `in_module`.
+        LoadError: the file does not exist, or raises an error.
     """
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         place = "" if Path(file).expanduser().is_absolute() else f" in {Path.cwd()}"
-        raise LoadError(f"{where}: {file}: no such file{place}")
+        raise LoadError(f"{where}: {file}: no such file{place}.")
     with _LOADING:
         try:
             module = _module_of(path)
         except Exception as error:
-            raise LoadError(f"{where}: {file}: {described(error, path)}") from error
-    return in_module(module, file, name, where, is_one, kind)
+            raise LoadError(f"{where}: {file}: {described(error, path)}.") from error
+    return in_module(module, file, name, where, is_valid, kind)
 
 
 def described(error: BaseException, path: Path | None = None) -> str:
     """Describe an error of custom code in one line, with the line number."""
     message = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
     if isinstance(error, SyntaxError):
-        return f"line {error.lineno} is not Python ({error.msg})"
+        return f"line {error.lineno} has invalid syntax ({error.msg})"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if (Path(f.filename) == path if path else _is_own(f.filename))]
-    if not own:
+    custom = [f for f in frames if (Path(f.filename) == path if path else _is_custom(f.filename))]
+    if not custom:
         return message
-    return f"line {own[-1].lineno}{'' if path else f' of {own[-1].filename}'} raises {message}"
+    line = (
+        f"line {custom[-1].lineno}"
+        if path
+        else f"line {custom[-1].lineno} of {custom[-1].filename}"
+    )
+    return f"{line} raises {message}"
 
 
-def _is_own(file: str) -> bool:
-    """True for a file that is neither this package's, an installed package's nor Python's."""
+def _is_custom(file: str) -> bool:
+    """Return True for a file that belongs neither to a package nor to Python."""
     package = str(Path(__file__).resolve().parent.parent)
     return not (file.startswith((package, "<")) or "site-packages" in file or "/lib/python" in file)
 
 
 def _module_of(path: Path) -> Any:
-    """A Python file as a module, loaded again after the file has changed.
+    """Return a Python file as a module; reload it if the file has changed.
 
-    It is also the package of its folder: `from . import x` finds x.py next to it.
+    It is also the package of its folder, so `from . import x` imports x.py next to it.
     """
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}_{digest}"
@@ -308,7 +330,7 @@ def _module_of(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with _beside(str(path.parent)):
+        with _imports_from(str(path.parent)):
             spec.loader.exec_module(module)
     except BaseException:
         for loaded in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
@@ -318,10 +340,10 @@ def _module_of(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _beside(folder: str) -> Iterator[None]:
-    """Make imports search `folder` first, also for names that are already imported from elsewhere.
+def _imports_from(folder: str) -> Iterator[None]:
+    """Search `folder` first for imports, even for modules already imported from elsewhere.
 
-    Afterwards the folder is searched last, for imports inside of functions.
+    Afterwards, imports search the folder last, for imports inside functions.
     """
     siblings = {path.stem for path in Path(folder).glob("*.py")}
     hidden = {

@@ -1,21 +1,21 @@
-"""Settings of runs of earlier versions, translated to those of this one."""
+"""Translation of settings of earlier versions."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 REMOVED = {"env.double_buffer": "It was removed. Use asynchronous = true."}
-"""Dotted names of removed switches -> sentences that answer them where they are on."""
+"""Removed settings by dotted name -> advice for configs in which they are on."""
 FLAGS = {"film": "video", "no_film": "no_video"}
 """Earlier names of flags, accepted until version 0.4 -> their names."""
 AWAKE = {"auto": False, "never": False, "always": True}
-"""Earlier choices of `keep_cores_awake` -> its values."""
+"""Earlier values of `keep_cores_awake` -> present values."""
 
 
 def translate(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a nested config, and replace values of version 0.2 by those of this one.
+    """Return a copy of a nested config with values of version 0.2 replaced by present ones.
 
-    A removed setting is dropped if it has its default.
+    Removed settings are dropped if they are off.
     """
     new = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
     env, awake = new.get("env"), new.get("keep_cores_awake")
@@ -27,37 +27,37 @@ def translate(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rules_of_0_2(ppo: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `ppo` that are new since version 0.2, with its behaviour.
+    """Return values of the `ppo` settings added since version 0.2 that reproduce its behaviour.
 
     Args:
-        ppo: the other settings of the run.
+        ppo: the other `ppo` settings of the run.
     """
     rules: dict[str, Any] = {"obs_preprocessing": "by_dtype"}
     if ppo.get("learning_rate_schedule") == "adaptive" and ppo.get("learning_rate"):
-        # The rate was limited to these multiples of the one that it began with.
+        # Version 0.2 limited the rate to these multiples of its initial value.
         rules["min_learning_rate"] = ppo["learning_rate"] / 100
         rules["max_learning_rate"] = ppo["learning_rate"] * 100
     if ppo.get("critic") == "hl_gauss":
-        rules["value_limit"] = math.expm1(12)  # the range of the bins
+        rules["value_limit"] = math.expm1(12)  # the range of the bins in version 0.2
     return rules
 
 
 def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the nested config of a saved run, and replace settings of earlier versions.
+    """Return a copy of a saved run's nested config with present settings.
 
-    Runs of version 0.2 keep its behaviour (`rules_of_0_2`).
+    Runs of version 0.2 keep their behaviour (`rules_of_0_2`).
 
     Raises:
-        ValueError: the run is of version 0.1.
+        ValueError: the run is from version 0.1.
     """
     new = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
-    if "memory" in (new.get("network") or {}):  # every config.yaml of version 0.1 has it
+    if "memory" in (new.get("network") or {}):  # present in every config.yaml of version 0.1
         raise ValueError(
-            "this run was made with version 0.1, which this version cannot read. "
-            "Use version 0.1 for it, or train again in another --run_dir."
+            "this run is from version 0.1, which this version cannot read. Use version 0.1, or "
+            "train again in another --run_dir."
         )
     ppo = new.get("ppo") or {}
     new["ppo"] = rules_of_0_2(ppo) | ppo
-    # Double buffering did not change any number of a run, which continues without it.
+    # Double buffering did not affect results, so a run can continue without it.
     (new.get("env") or {}).pop("double_buffer", None)
     return new

@@ -1,4 +1,4 @@
-"""Configs in a run's folder: its agents' differences, and copies of custom code."""
+"""Configs of a run's agents, and the custom code that a config refers to."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from purejaxppo.config.schema import Config, as_data, is_list
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
-    """Writes, for each agent that trains side by side, its differences from `config`."""
+    """Write the settings of each of several agents that differ from `config`."""
     common = flatten(dataclasses.replace(config, num_seeds=1))
     differing = [
         {key: value for key, value in flatten(member).items() if value != common[key]}
@@ -31,50 +31,50 @@ def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
 
 
 def load_members(path: Path, config: Config) -> list[Config]:
-    """Loads the configs of agents that train side by side, [] where there is no such file.
+    """Load the configs of a run's agents; [] if the file does not exist.
 
     Raises:
-        ValueError: the file was changed or damaged.
+        ValueError: the file was edited or is damaged.
     """
     if not path.is_file():
         return []
     try:
-        listed = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        overrides_of_agents = yaml.load(path.read_text(encoding="utf-8"), Loader)
         plain = as_data(dataclasses.replace(config, num_seeds=1))
-        return [from_dict(apply_overrides(plain, overrides)) for overrides in listed]
+        return [from_dict(apply_overrides(plain, changes)) for changes in overrides_of_agents]
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: was changed or damaged ({error})") from error
+        raise ValueError(f"{path}: the file was edited or is damaged ({error}).") from error
 
 
 def code_refs(config: Config) -> list[CodeRef]:
-    """Every text of a config that may refer to custom code; env.name without its family."""
+    """Return all values that may refer to custom code, with env.name without its family."""
     return [without_family(config.env.name), *field_refs(config), *option_refs(config)]
 
 
 def field_refs(config: Config) -> list[CodeRef]:
-    """The fields that hold references (`schema.setting`), except for env.name."""
+    """Return the values of the fields that may refer to custom code, except for env.name."""
     values = [
         value if is_list(value) else (value,)
-        for name, about, value in settings(config)
-        if about.get("code") and name != "env.name"
+        for name, metadata, value in settings(config)
+        if metadata.get("code") and name != "env.name"
     ]
     return [as_ref(value) for listed in values for value in listed]
 
 
 def option_refs(config: Config) -> list[CodeRef]:
-    """The texts of fields that hold names with values, such as env.options."""
+    """Return the texts in fields that are mappings, such as env.options."""
     values = [value.values() for _, _, value in settings(config) if isinstance(value, dict)]
     return [as_ref(x) for listed in values for x in listed if isinstance(x, str | CodeRef)]
 
 
 def imported_modules(config: Config) -> list[str]:
-    """The modules that a config names and imports, except for those of its environment."""
+    """Return the modules that a config imports by name, without those of its environment."""
     refs = field_refs(config) + [ref for ref in option_refs(config) if is_reference(ref)]
     return [module for ref in refs for module in modules_in(ref.text)]
 
 
 def code_files(config: Config) -> dict[str, Path]:
-    """The Python files that a config names, by name as written -> their places."""
+    """Return the Python files that a config refers to, by name as written -> path."""
     return {
         file: Path(ref.files.get(file, file)).expanduser()
         for ref in code_refs(config)
@@ -83,10 +83,10 @@ def code_files(config: Config) -> dict[str, Path]:
 
 
 def imported_files(config: Config) -> list[Path]:
-    """The places of the Python files that a config names and runs."""
+    """Return the absolute paths of the Python files that a config refers to."""
     return list(dict.fromkeys(file.resolve() for file in code_files(config).values()))
 
 
 def with_copies(config: Config, known: Mapping[str, str]) -> Config:
-    """The config with the places of files, by name as written."""
+    """Return the config with known paths of files, by name as written."""
     return from_dict(references.with_files(as_data(config), known)) if known else config

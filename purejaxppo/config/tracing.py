@@ -1,6 +1,6 @@
-"""Checks of users' own functions before anything is compiled: arguments, shapes, dtypes, purity.
+"""Checks of custom functions by tracing: arguments, shapes, dtypes and purity.
 
-Errors are one sentence each, with the file and the line of the user's code.
+Errors name the file and the line of the custom code.
 """
 
 import inspect
@@ -17,76 +17,83 @@ from purejaxppo.config.references import described
 
 
 def check(function: Callable, where: str, signature: str, *args: Any, expected: Any = None) -> Any:
-    """Traces a function, and checks its result.
+    """Trace a custom function and check its arguments, result and purity.
 
     Args:
-        function: of the user.
+        function: the function.
         where: the config field and its value, for errors.
-        signature: names of the arguments, as "(log_ratio [B], advantage [B], hp)".
-        args: arrays, or shapes of arrays.
+        signature: names of the arguments, such as "(log_ratio [B], advantage [B], hp)".
+        args: arrays, or shapes of arrays, to trace with.
         expected: shapes of the result; None: any.
 
     Returns:
         The shapes of the result.
 
     Raises:
-        ValueError: other arguments, not traceable, another result, or draws from Python's or
-            NumPy's random numbers.
+        ValueError: the function has other arguments, cannot be traced, returns other shapes, or
+            uses Python's or NumPy's random numbers.
     """
     check_arguments(function, where, signature, len(args))
     states = random_states()
     try:
-        (first, found), (again, _) = (trace(function, args) for _ in range(2))
+        (first, result), (second, _) = (trace(function, args) for _ in range(2))
     except Exception as error:
         raise ValueError(f"{where}: {reason(error)}") from error
-    if states != random_states() or not same(first, again):
+    if states != random_states() or not are_equal(first, second):
         raise ValueError(
-            f"{where} does not do the same when it is called again: Python's and NumPy's random "
-            f"numbers are drawn once, while JAX traces; draw with jax.random, from a key"
+            f"{where}: two calls differ. Python's and NumPy's random numbers become constants when "
+            f"JAX traces the function. Use jax.random with a key."
         )
-    if expected is not None and shapes_of(found) != shapes_of(expected):
-        raise ValueError(f"{where} gives {shapes_of(found)} and not {shapes_of(expected)}")
-    return found
+    if expected is not None and shapes_of(result) != shapes_of(expected):
+        raise ValueError(
+            f"{where} returns {shapes_of(result)}. It must return {shapes_of(expected)}."
+        )
+    return result
 
 
 def trace(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """(the program that a function is, shapes of its result), from a call of the function."""
-    # A function of its own, since JAX remembers what it has traced.
+    """Return a function's jaxpr and the shapes of its result."""
+    # A new function object each time, because JAX caches traces by function.
     return jax.make_jaxpr(partial(function), return_shape=True)(*args)
 
 
-def same(one: Any, other: Any) -> bool:
-    """True if two traced programs, with the NumPy arrays that they hold, are equal."""
-    consts = zip(one.consts, other.consts, strict=False)
+def are_equal(first: Any, second: Any) -> bool:
+    """Return True if two jaxprs and their NumPy constants are equal."""
+    consts = zip(first.consts, second.consts, strict=False)
     arrays = [pair for pair in consts if all(isinstance(x, np.ndarray) for x in pair)]
-    return str(one) == str(other) and all(np.array_equal(*pair) for pair in arrays)
+    return str(first) == str(second) and all(np.array_equal(*pair) for pair in arrays)
 
 
 def check_finite(function: Callable, where: str, *args: Any) -> None:
-    """Raises ValueError if a function of small arrays gives NaN or infinity for `args`."""
+    """Raise ValueError if a function returns NaN or infinity for `args`."""
     for value in jax.tree.leaves(function(*args)):
         array = np.asarray(value)
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            raise ValueError(f"{where} gives {array.ravel()[:3]} for its first values, not numbers")
+            raise ValueError(
+                f"{where} returns values that are not finite. The first ones are "
+                f"{array.ravel()[:3]}."
+            )
 
 
 def check_arguments(function: Callable, where: str, signature: str, count: int) -> None:
-    """Raises ValueError if a function does not take `count` arguments in a row."""
+    """Raise ValueError if a function does not take `count` positional arguments."""
     if not callable(function):
-        raise ValueError(f"{where} is a {type(function).__name__}, and not a function {signature}")
+        raise ValueError(
+            f"{where} is a {type(function).__name__}. It must be a function {signature}."
+        )
     try:
-        own = inspect.signature(function)
+        parameters = inspect.signature(function)
     except ValueError:  # a builtin without a signature
         return
     try:
-        own.bind(*[None] * count)
+        parameters.bind(*[None] * count)
     except TypeError as error:
-        names = ", ".join(own.parameters)
-        raise ValueError(f"{where} takes ({names}), and is called with {signature}") from error
+        names = ", ".join(parameters.parameters)
+        raise ValueError(f"{where} takes ({names}). It must take {signature}.") from error
 
 
 def has_parameter(function: Callable, name: str) -> bool:
-    """True if a class or function has a parameter of this name."""
+    """Return True if a class or function has a parameter of this name."""
     try:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -94,10 +101,10 @@ def has_parameter(function: Callable, name: str) -> bool:
 
 
 def call(function: Callable, where: str, *args: Any, **options: Any) -> Any:
-    """Calls a user's function or class on the host.
+    """Call a custom function or class on the host.
 
     Raises:
-        ValueError: other arguments, or an error inside, with its line.
+        ValueError: it has other arguments, or raises an error; the message has its line.
     """
     try:
         bound = inspect.signature(function).bind(*args, **options)
@@ -112,21 +119,21 @@ def call(function: Callable, where: str, *args: Any, **options: Any) -> Any:
 
 
 def reason(error: Exception) -> str:
-    """The reason for which a function cannot be traced."""
+    """Describe the error that occurred while a function was traced."""
     if isinstance(
         error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError
     ):
         line = described(error).partition(" raises ")[0]
         place = line if line.startswith("line") else "it"
         return (
-            f"{place} needs the value of an array that JAX only traces: use jax.numpy, and "
-            f"jnp.where in place of if"
+            f"{place} needs the value of an array that JAX only traces. Use jax.numpy, and "
+            f"jnp.where instead of if."
         )
     return described(error)
 
 
 def shapes_of(tree: Any) -> str:
-    """The shapes of a tree, in words: float32 [4]."""
+    """Describe the dtypes and shapes of a pytree, such as "float32 [4]"."""
 
     def leaf(x: Any) -> str:
         dtype = getattr(x, "dtype", None) or np.result_type(x)
@@ -140,11 +147,11 @@ def shapes_of(tree: Any) -> str:
 
 
 def random_states() -> tuple[Any, Any]:
-    """The states of Python's and NumPy's global generators."""
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - to see whether it changes
+    """Return the states of Python's and NumPy's global random generators."""
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - to detect changes
     return random.getstate(), (kind, np.asarray(keys).tobytes(), *rest)
 
 
 def rows(count: int = 4, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    """The shape of one number per row, [B]."""
+    """Return the shape of one number per row, [B]."""
     return jax.ShapeDtypeStruct((count,), dtype)

@@ -1,4 +1,4 @@
-"""Answers to unknown names of settings."""
+"""Error messages for unknown settings and flags."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,24 +14,24 @@ def check_known(
     values: Mapping[str, Any],
     dashes: str = "",
 ) -> None:
-    """Raise ValueError if there are unknown names; it answers all of them.
+    """Raise ValueError with a message for each unknown name.
 
-    Switches of earlier versions that are off are accepted (`renamed.REMOVED`).
+    Removed settings that are off are accepted (`renamed.REMOVED`).
 
     Args:
-        unknown_names: the names with their values.
-        known: the names of settings.
-        values: of settings by dotted name, for translations.
-        dashes: before names, "--" for flags.
+        unknown_names: unknown names with their values.
+        known: the names of all settings.
+        values: known settings by dotted name, for translations.
+        dashes: prefix of names in messages, "--" for flags.
     """
     sizes = foreign.sizes_of({**values, **unknown_names})
-    answers = (
+    messages = (
         unknown(name, known, dashes, value=value, sizes=sizes)
         for name, value in unknown_names.items()
     )
-    lines = [answer for answer in answers if answer]
+    lines = [message for message in messages if message]
     if len(lines) > 1:
-        raise ValueError("\n  ".join([f"{len(lines)} unknown names", *lines]))
+        raise ValueError("\n  ".join([f"{len(lines)} unknown names:", *lines]))
     if lines:
         raise ValueError(lines[0])
 
@@ -44,38 +44,42 @@ def unknown(
     value: Any = None,
     sizes: foreign.Sizes | None = None,
 ) -> str:
-    """A sentence about an unknown name: what it is here, or the nearest known name.
+    """Return the message for an unknown name, with its translation or the most similar known name.
 
-    It is empty for a removed switch that is off.
+    The message is empty for a removed setting that is off.
 
     Args:
-        name: the key of a config by dotted name, or a flag as written without dashes in front.
-        known: the names of settings.
-        dashes: before names, "--" for flags.
-        value: the value with this name; None if it is not known.
-        sizes: of the run; None: the defaults.
+        name: a dotted config key, or a flag without its leading dashes.
+        known: the names of all settings.
+        dashes: prefix of names in the message, "--" for flags.
+        value: the value of the setting; None if unknown.
+        sizes: sizes of the run; None: the defaults.
     """
     known = list(known)
     kind = "flag" if dashes else "key"
     key = name.replace("-", "_") if dashes else name
     leaf = key.rpartition(".")[2]
     positive = key.removesuffix(leaf) + leaf.removeprefix("no_")
-    for other, given in ((key, value), (positive, False)):
-        if other in REMOVED and given is False:
+    for candidate, candidate_value in ((key, value), (positive, False)):
+        if candidate in REMOVED and candidate_value is False:
             return ""
-        ours = REMOVED.get(other) or foreign.answer(
-            other, given, known=known, sizes=sizes or foreign.sizes_of({}), dashes=dashes
+        advice = REMOVED.get(candidate) or foreign.describe(
+            candidate,
+            candidate_value,
+            known=known,
+            sizes=sizes or foreign.sizes_of({}),
+            dashes=dashes,
         )
-        if ours:
-            return f"{dashes}{name}: unknown {kind}. {ours}"
+        if advice:
+            return f"{dashes}{name}: unknown {kind}. {advice}"
     help_all = "--help all" if "config" in known else "--help"
     if not dashes:
         help_all = "`purejaxppo train --help all`"
-    elif any(other.startswith(f"{key}.") for other in known):
-        return f"--{name} is a section of fields. --help {key} lists them."
+    elif any(field.startswith(f"{key}.") for field in known):
+        return f"--{name}: this is a section. --help {key} lists its flags."
     by_leaf: dict[str, str] = {}
     for dotted in known:
         by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
     close = nearest(key, known) or by_leaf.get(nearest(leaf, by_leaf) or "")
-    hint = f"Did you mean {dashes}{close}?" if close else f"{help_all} lists them."
+    hint = f"Did you mean {dashes}{close}?" if close else f"{help_all} lists all {kind}s."
     return f"{dashes}{name}: unknown {kind}. {hint}"

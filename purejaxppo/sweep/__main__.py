@@ -95,7 +95,7 @@ def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:
 
     Other hosts can read the sweep's folder, but not always the originals.
     """
-    return copies.of_run(folder) if command.launcher == "local" else copies.copied(folder)
+    return copies.of_run(folder) if command.launcher == "local" else copies.paths_of_copies(folder)
 
 
 def with_code(members: Sequence[Config], folder: Path, command: SweepFlags) -> list[Config]:

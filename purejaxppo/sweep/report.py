@@ -129,8 +129,8 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
         table.add_row(
             str(rank),
             *cells,
-            number(result.score),
-            "" if math.isnan(half) else number(half, result.score),
+            format_return(result.score),
+            "" if math.isnan(half) else format_return(half, result.score),
         )
     console = Console()
     console.print(table)

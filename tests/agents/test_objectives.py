@@ -80,17 +80,17 @@ def test_a_custom_copy_of_the_clip_objective_learns_the_same(make_config):
     [
         (
             f"{FILE}:two_arguments",
-            r"takes \(log_ratio, advantage\), and is called with \(log_ratio",
+            r"takes \(log_ratio, advantage\). It must take \(log_ratio",
         ),
-        (f"{FILE}:gives_a_number", r"gives float32 \[\] and not float32 \[4\]"),
-        (f"{FILE}:gives_integers", r"gives int32 \[4\] and not float32 \[4\]"),
+        (f"{FILE}:gives_a_number", r"returns float32 \[\]. It must return float32 \[4\]"),
+        (f"{FILE}:gives_integers", r"returns int32 \[4\]. It must return float32 \[4\]"),
         (f"{FILE}:has_an_if", r"line \d+ of .*own_code.py needs the value of an array that JAX"),
-        (f"{FILE}:gives_nan", r"gives \[nan nan nan\] for its first values"),
-        (f"{FILE}:draws", "does not do the same when it is called again"),
-        (f"{FILE}:draws_an_array", "does not do the same when it is called again"),
+        (f"{FILE}:gives_nan", r"not finite. The first ones are \[nan nan nan\]"),
+        (f"{FILE}:draws", "two calls differ"),
+        (f"{FILE}:draws_an_array", "two calls differ"),
         (f"{FILE}:divides", r"line \d+ of .*own_code.py raises ZeroDivisionError"),
-        (f"{FILE}:NOTHING", "is a NoneType, and not a function"),
-        (examples.Walk(), "is a Walk, and not a function"),
+        (f"{FILE}:NOTHING", "is a NoneType. It must be a function"),
+        (examples.Walk(), "is a Walk. It must be a function"),
     ],
 )
 def test_an_invalid_objective_gets_a_one_sentence_error(objective, message):

@@ -39,7 +39,7 @@ WRONG = [
     (["--seed", "-1"], "seed = -1: must be at least 0"),
     (["--seed", "1e10"], "seed = 10000000000: must be at most 2147483647"),
     (["--ppo.learning_rate", ".nan"], "ppo.learning_rate = nan: must be a finite number"),
-    (["--total_timesteps", "1.5e0"], "total_timesteps = 1.5 is a number", "a whole"),
+    (["--total_timesteps", "1.5e0"], "total_timesteps = 1.5: must be", "a whole"),
     (["--logging.log_file", "debug"], "logging.log_file = debug: must end in .log"),
     (["--logging.log_file", "/tmp/x.log"], "/tmp/x.log: must be inside the run folder"),
     (["--logging.log_file", "../x.log"], "../x.log: must be inside the run folder"),

@@ -63,7 +63,7 @@ SOURCES = {"track.py", "geometry.py", "shapes/__init__.py", "shapes/round.py"}
 def copy(project, run):
     """Copy track.py into a run folder, and return its folder of copies and the printed lines."""
     notes = copies.add(run, {"track.py": project / "track.py"})
-    (name,) = copies.copied(run).values()
+    (name,) = copies.paths_of_copies(run).values()
     return Path(name).parent, notes
 
 
@@ -76,7 +76,7 @@ def test_data_files_are_copied_and_listed_in_one_line(project, tmp_path):
     folder, notes = copy(project, tmp_path / "run")
     assert names(folder) == DATA | SOURCES
     assert notes == [
-        f"{tmp_path}/run/code has copies of the data files of {project} (1 kB): heights.csv, "
+        f"Copied 1 kB of data files from {project} to {tmp_path}/run/code: heights.csv, "
         f"level_0.json, level_1.json, meshes/leg.stl, robot.xml"
     ]
     assert copies.add(tmp_path / "run", {"track.py": project / "track.py"}) == []
@@ -143,7 +143,7 @@ def test_large_files_are_not_copied(tmp_path):
     with (tmp_path / "huge.bin").open("wb") as file:
         file.truncate(1 << 40)  # sparse
     folder, (note,) = copy(tmp_path, tmp_path / "run")
-    assert names(folder) == {"track.py"} and "huge.bin (more than 10 MB in all)" in note
+    assert names(folder) == {"track.py"} and "huge.bin (more than 10 MB in total)" in note
 
 
 def test_yaml_and_toml_files_are_copied_if_the_code_names_them(tmp_path):
@@ -200,10 +200,10 @@ def test_at_most_ten_megabytes_are_copied_and_the_other_files_are_listed(project
         (project / name).write_bytes(bytes(size))
     folder, notes = copy(project, tmp_path / "run")
     assert names(folder) == DATA | SOURCES | {"b.bin"}
-    assert "(9,000 kB)" in notes[0]
+    assert "Copied 9,000 kB of" in notes[0]
     assert notes[1] == (
-        f"{tmp_path}/run/code lacks data files of {project}: a.bin (more than 10 MB in all). Keep "
-        f"that folder if your code reads them: the run uses it as long as it does not change."
+        f"Did not copy some data files from {project} to {tmp_path}/run/code: a.bin (more than "
+        f"10 MB in total). If your code reads them, keep that folder unchanged."
     )
 
 
@@ -216,20 +216,26 @@ def test_the_limit_applies_to_a_run_and_a_shared_file_counts_once(project, tmp_p
     (other / "c.bin").write_bytes(bytes(5_000_000))
     files = {"track.py": project / "track.py", "b.py": project / "b.py", "c.py": other / "c.py"}
     shared, second = copies.add(tmp_path / "run", files)
-    assert f"data files of {project} (6,000 kB): a.bin" in shared
-    assert f"lacks data files of {other}: c.bin (more than 10 MB in all)" in second
+    assert f"Copied 6,000 kB of data files from {project} to " in shared and "code: a.bin" in shared
+    assert (
+        f"some data files from {other} to {tmp_path}/run/code: c.bin (more than 10 MB in total)"
+        in second
+    )
 
 
 def test_from_a_folder_with_too_many_files_only_named_files_are_copied(
     project, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(copies, "MOST_FILES", 100)
+    monkeypatch.setattr(copies, "MAX_FILES", 100)
     (project / "many").mkdir()
     for i in range(100):
         (project / f"many/{i}.json").touch()
     folder, notes = copy(project, tmp_path / "run")
     assert names(folder) == SOURCES | {"robot.xml", "meshes/leg.stl"}
-    assert "it has more than 100 files or is slow to read, so only the files that tr" in notes[1]
+    assert (
+        "the folder has more than 100 files or is slow to read, so only files named in tr"
+        in notes[1]
+    )
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails to read")
@@ -239,7 +245,7 @@ def test_an_unreadable_data_file_is_reported_and_skipped(project, tmp_path):
     os.mkfifo(project / "pipe.json")
     folder, notes = copy(project, tmp_path / "run")
     assert names(folder) == DATA | SOURCES
-    assert "broken.json cannot be read (Input/output error). Keep that folder" in notes[1]
+    assert "broken.json cannot be read (Input/output error). If your code" in notes[1]
 
 
 def test_a_failed_relative_import_is_read_again_after_the_fix(tmp_path):

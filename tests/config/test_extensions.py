@@ -23,18 +23,18 @@ pytestmark = pytest.mark.toy
 PAGE = (ROOT / "docs/own_code.md").read_text(encoding="utf-8")
 TASK = "an object with observation, action, reset, step, or a class or function "
 WANTED = {
-    "jax/walk.py:Walk": TASK + "(**env.options) that makes one",
+    "jax/walk.py:Walk": TASK + "(**env.options) that returns one",
     "gymnax/cart.py:make": "an object with reset_env, step_env, observation_space, action_space, "
-    "or a class or function () that makes one",
-    "scaled.py:Scaled": TASK + "(task) that makes one",
+    "or a class or function () that returns one",
+    "scaled.py:Scaled": TASK + "(task) that returns one",
     "net.py:Net": "an object with init, apply or actor, critic, or a class or function () or "
-    "(config) that makes one",
+    "(config) that returns one",
     "unit.py:unit_normal": "an object with num_params, sample, mode, log_prob, entropy, to_env, "
-    "from_env, or a class or function (size) that makes one",
+    "from_env, or a class or function (size) that returns one",
     "mine.py:predict_next": "a function (outputs, rows), or an object with loss, rows, init, name",
     "bonus.py:make": "an object with init, reward, update, figures, track, or a class or function "
-    "(config, spec) that makes one",
-    "mine.py:optimizer": "an object with init, update, or a class or function (config) that makes "
+    "(config, spec) that returns one",
+    "mine.py:optimizer": "an object with init, update, or a class or function (config) that returns "
     "one",
     "watch.py:Watch": "a function (context), or an object with on_start or on_log or on_evaluation "
     "or on_save or on_end",
@@ -93,14 +93,14 @@ def test_a_function_that_returns_the_wrong_type_gets_a_one_sentence_error(point,
     assert message == f"{what}. It must be {WANTED[point.example]}."
     if args:
         wrong = sentence(extensions.make, point, f"{FILE}:none_of_these", *args)
-        assert f"takes (), and is called with {point.signature}" in wrong
+        assert f"takes (). It must take {point.signature}." in wrong
 
 
 @by_example(FUNCTIONS)
 def test_a_value_that_is_not_a_function_gets_a_one_sentence_error(point):
     message = sentence(extensions.load_function, point, f"{FILE}:NOTHING", expected=None)
     what = f"{point.field} = {point.family}{FILE}:NOTHING is a NoneType"
-    assert message == f"{what}, and not a function {point.signature}"
+    assert message == f"{what}. It must be a function {point.signature}."
 
 
 def test_the_error_names_the_first_missing_attribute():
@@ -111,13 +111,13 @@ def test_the_error_names_the_first_missing_attribute():
             """Define only this method."""
 
     message = sentence(extensions.make, extensions.TASK, parse(Half()))
-    assert "is a Half without 'step'. It must be an object with" in message
+    assert "is a Half without the attribute 'step'. It must be an object with" in message
 
 
 @by_example(POINTS)
 def test_a_word_that_is_neither_built_in_nor_a_reference_gets_a_one_sentence_error(point):
     call = extensions.make if point.attributes else partial(extensions.load_function, expected=None)
-    wrong = f"{point.field} = 'clop' is neither built in nor a reference such as file.py:Name"
+    wrong = f"{point.field} = 'clop': must be a built-in name, or a reference such as file.py:Name."
     assert sentence(call, point, "clop") == wrong
 
 
@@ -144,4 +144,4 @@ def test_options_are_passed_to_classes_and_rejected_for_objects():
     assert "got an unexpected keyword argument 'sise'" in message
     assert extensions.make(extensions.TASK, parse(examples.Walk), size=1.0).size == 1.0
     message = sentence(extensions.make, extensions.TASK, parse(examples.Walk()), size=1.0)
-    assert "is an object, which takes no options. Leave out size, or" in message
+    assert "an object takes no options. Remove size, or refer" in message

@@ -7,7 +7,7 @@ import pytest
 from purejaxppo.cli import evaluate, train
 from purejaxppo.cli.flags import EvaluateFlags, ExportFlags, TrainFlags
 from purejaxppo.config.files import flatten, from_dict
-from purejaxppo.config.foreign import FORMULAS, answer, libraries, meanings, sizes_of
+from purejaxppo.config.foreign import FORMULAS, describe, libraries, meanings, sizes_of
 from purejaxppo.config.schema import HINTS, Config, flat_hints
 from purejaxppo.export import __main__ as export
 from purejaxppo.sweep.__main__ import main as sweep
@@ -129,13 +129,13 @@ def test_the_error_of_a_foreign_flag_is_one_line(main, words, sentence, capsys):
 )
 def test_an_error_gives_the_equivalent_field_and_value(name, value, sentence):
     given = {"env.num_envs": 256, "ppo.rollout_length": 128, "total_timesteps": 500_000}
-    said = answer(name, value, known=FIELDS, sizes=sizes_of(given))
+    said = describe(name, value, known=FIELDS, sizes=sizes_of(given))
     assert said == sentence or (sentence[-1] == " " and said.startswith(sentence))
 
 
 def test_a_suggested_flag_is_written_as_on_the_command_line():
     def flag(name, value):
-        return answer(name, value, known=FIELDS, sizes=sizes_of({}), dashes="--")
+        return describe(name, value, known=FIELDS, sizes=sizes_of({}), dashes="--")
 
     assert flag("n_epochs", 3) == "Use --ppo.num_epochs 3."
     assert flag("hidden_sizes", [32, 16]) == "Use --network.hidden 32 16."
@@ -149,7 +149,7 @@ def test_all_unknown_keys_of_a_config_are_reported_together():
         from_dict(settings, "mine.yaml")
     lines = str(error.value).splitlines()
     assert lines[:2] == [
-        "mine.yaml: 3 unknown names",
+        "mine.yaml: 3 unknown names:",
         "  n_steps: unknown key. Use ppo.rollout_length = 32.",
     ]
     assert lines[2].startswith("  minibatch_size: unknown key. Use ppo.num_minibatches = 16. A ")
@@ -161,11 +161,11 @@ def test_all_unknown_flags_of_a_command_line_are_reported_together(capsys):
     words = ["--n-envs", "128", "--ppo.rollout_length=64", "--minibatch-size=32"]
     assert train.main(["--config", "cartpole.yaml", *words]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "error: 2 unknown names"
+    assert lines[0] == "error: 2 unknown names:"
     assert lines[1] == "  --n-envs: unknown flag. Use --env.num_envs 128."
     assert lines[2].startswith("  --minibatch-size: unknown flag. Use --ppo.num_minibatches 256. ")
 
 
 def test_a_command_without_a_config_suggests_no_fields(capsys):
     assert evaluate.main(["--gamma", "1"]) == 2
-    assert "--gamma: unknown flag. --help lists them." in capsys.readouterr().err
+    assert "--gamma: unknown flag. --help lists all flags." in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_the_command_line_overrides_the_gpu_section():
     ("settings", "sentence"),
     [
         ({"env.num_env": 3}, "gpu.env.num_env: unknown key. Did you mean env.num_envs?"),
-        ({"env.num_envs": "x"}, "gpu.env.num_envs = 'x' is a word; it must be a whole number"),
+        ({"env.num_envs": "x"}, "gpu.env.num_envs = 'x': must be a whole number"),
         ({"env": 3}, "gpu.env: unknown key"),
         ({"what.ever": 3}, "gpu.what.ever: unknown key"),
     ],

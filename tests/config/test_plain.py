@@ -37,7 +37,7 @@ def test_whole_numbers_of_any_type_become_int(value):
 @pytest.mark.parametrize("value", NOT_WHOLE, ids=repr)
 def test_other_values_are_not_whole_numbers(value):
     assert whole(value) is None
-    with pytest.raises(ValueError, match=r"env.num_envs = .*must be a whole number$"):
+    with pytest.raises(ValueError, match=r"env.num_envs = .*must be a whole number.$"):
         load_config("cartpole.yaml").replace(**{"env.num_envs": value})
 
 
@@ -106,13 +106,13 @@ def test_an_option_may_be_a_whole_float_where_its_default_is_an_int():
     assert repr(Option(0.5, "").read("a", 4)) == "4"
     assert repr(Option(False, "").read("a", True)) == "True"
     for value, default, words in [
-        (4.5, 3, "4.5 is a number; it must be a whole number"),
-        ("4", 3, "'4' is a word; it must be a whole number"),
-        (True, 3, "True is true or false; it must be a whole number"),
-        (1, True, "1 is a whole number; it must be true or false"),
-        (True, 0.5, "True is true or false; it must be a number"),
-        (1, "x", "1 is a whole number; it must be a word"),
+        (4.5, 3, "4.5: must be a whole number"),
+        ("4", 3, "'4': must be a whole number"),
+        (True, 3, "True: must be a whole number"),
+        (1, True, "1: must be true or false"),
+        (True, 0.5, "True: must be a number"),
+        (1, "x", "1: must be text"),
         (1, [2], "1 must be like [2]"),
     ]:
-        with pytest.raises(ValueError, match=rf"^env.options.a = {re.escape(words)}$"):
+        with pytest.raises(ValueError, match=rf"^env.options.a = {re.escape(words)}.$"):
             Option(default, "").read("env.options.a", value)

@@ -32,8 +32,8 @@ def test_every_command_rejects_a_run_of_version_0_1_with_one_sentence(
     assert command([*flags, str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error == (
-        f"error: {tmp_path}/config.yaml: this run was made with version 0.1, which this version "
-        "cannot read. Use version 0.1 for it, or train again in another --run_dir.\n"
+        f"error: {tmp_path}/config.yaml: this run is from version 0.1, which this version "
+        "cannot read. Use version 0.1, or train again in another --run_dir.\n"
     )
 
 

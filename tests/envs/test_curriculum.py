@@ -45,7 +45,7 @@ def test_a_curriculum_can_be_a_function_in_a_file(tmp_path):
     assert [float(jax.jit(values)(p)["g"]) for p in (0.0, 0.3, 1.0)] == [5.0, 6.0, 9.0]
     for text, message in (
         (f"{file}:gravitas", "has no 'gravitas'. Did you mean 'gravity'?"),
-        (f"{file}:branch", "jnp.where in place of if"),
+        (f"{file}:branch", "jnp.where instead of if"),
         (f"{file}:two", "gives float32 [2] and not float32 []"),
         (f"{file}x.py:two", "no such file"),
         ("from 1 to 2", "must be a ramp"),

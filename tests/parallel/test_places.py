@@ -47,7 +47,7 @@ PLACES = [
     (["--num_processes", "2", "--process_id", "2"], "2 processes are numbered from 0 to 1"),
     (["--coordinator", "here"], "--coordinator here is not of the form HOST:PORT"),
     (["--coordinator", "here:http"], "is not of the form HOST:PORT"),
-    (["--process_id", "first"], "--process_id = 'first' is a word"),
+    (["--process_id", "first"], "--process_id = 'first': must be"),
 ]
 
 

@@ -38,14 +38,14 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
         (["ppo.gamma="], "expected a field and values"),
         (["ppo.gama=0.9"], "unknown key. Did you mean ppo.gamma?"),
         (["gamma=0.9"], "--grid: gamma: unknown key"),
-        (["ppo.gamma=high"], "--grid ppo.gamma: ppo.gamma = 'high' is a word"),
+        (["ppo.gamma=high"], "--grid ppo.gamma: ppo.gamma = 'high': must be"),
         (["ppo.gamma=2"], "ppo.gamma = 2.0: must be from 0 to 1"),
         (["ppo.gamma=0.9,0.9"], "a value is there twice"),
         (["ppo.gamma=0.9", "ppo.gamma=0.8"], "--grid ppo.gamma is given twice"),
         (["ppo.gamma=[0.9"], "not a list such as 1,2,3"),
         (["seed=1,2"], "--num_seeds says how many seeds"),
         (["eval.num_episodes=1,2"], "is not a setting that learning depends on"),
-        (["network.activation=tanh,sin"], "'sin' must be one of tanh, relu"),
+        (["network.activation=tanh,sin"], "'sin': must be one of tanh, relu"),
     ],
 )
 def test_an_invalid_grid_gets_a_one_sentence_error(texts, said):

@@ -84,7 +84,7 @@ def test_wrong_names_and_options_get_a_one_sentence_error(tmp_path, monkeypatch)
         (
             "godot/nothing",
             {"speedup": "fast"},
-            "speedup = 'fast' is a word; it must be a number",
+            "speedup = 'fast': must be a number",
         ),
         ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0 must be at least 1"),
         ("godot/editor", {"port": 99999}, "env.options.port = 99999 must be between 1 and 65535"),

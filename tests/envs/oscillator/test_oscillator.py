@@ -325,7 +325,7 @@ def test_the_same_ensemble_keeps_its_currents(key):
         ({"skip": 1.5}, "must be a whole number"),
         ({"pulse": "square"}, "must be one of delta, current, biphasic"),
         ({"pulse": "biphasic", "width": 4, "skip": 6}, "env.options.skip to at least 8"),
-        ({"same_ensemble": 3}, "same_ensemble = 3 is a whole number; it must be true or false"),
+        ({"same_ensemble": 3}, "same_ensemble = 3: must be true or false"),
     ],
 )
 def test_wrong_oscillator_options_get_a_one_sentence_error(options, said):
