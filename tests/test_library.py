@@ -96,7 +96,7 @@ def test_an_instance_is_handed_over_again_to_load(trained):
     again = load(trained.run_dir, env=Still(0.25))
     obs = np.linspace(-1, 1, 5)[:, None]
     np.testing.assert_array_equal(again.best.act(obs), trained.best.act(obs))
-    with pytest.raises(ValueError, match=r"given as an object.* Give it again"):
+    with pytest.raises(ValueError, match=r"an object from Python cannot be loaded. Pass"):
         _ = load(trained.run_dir).best.policy
     with pytest.raises(ValueError, match="nothing: not a run folder"):
         load("nothing")

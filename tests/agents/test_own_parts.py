@@ -118,17 +118,20 @@ def test_a_custom_schedule_starts_learning_halfway():
 WRONG = [
     (
         {"ppo.advantage": f"{FILE}:advantage_alone"},
-        r"ppo.advantage.* gives float32 \[3, 2\] and not",
+        r"ppo.advantage.* returns float32 \[3, 2\]. It must return",
     ),
     (
         {"ppo.advantage": f"{FILE}:plain_gradient"},
-        r"is called with \(transitions, reward, pred",
+        r"It must take \(transitions, reward, pred",
     ),
-    ({"ppo.advantage": "gea"}, "must be one of gae, vtrace, or your own as file.py:Name"),
+    ({"ppo.advantage": "gea"}, "must be one of gae, vtrace, or custom code as file.py:Name"),
     ({"intrinsic.kind": f"{FILE}:silent_bonus"}, "update gives {0: int32 .*, 1.intrinsic/updates"),
-    ({"intrinsic.kind": f"{FILE}:half_gradient"}, r"takes \(config\), and is called with"),
+    ({"intrinsic.kind": f"{FILE}:half_gradient"}, r"takes \(config\). It must take"),
     ({"intrinsic.kind": f"{FILE}:two_arguments"}, "intrinsic.kind.*raises TypeError"),
-    ({"ppo.clip_schedule": f"{FILE}:two_numbers"}, r"gives float32 \[2\] and not float32 \[\]"),
+    (
+        {"ppo.clip_schedule": f"{FILE}:two_numbers"},
+        r"returns float32 \[2\]. It must return float32 \[\]",
+    ),
     ({"ppo.clip_schedule": f"{FILE}:Walk"}, "ppo.clip_schedule"),
 ]
 
@@ -143,7 +146,7 @@ def test_an_invalid_custom_part_gets_a_one_sentence_error(overrides, message):
 
 
 def test_a_distribution_whose_log_prob_is_not_summed_is_rejected():
-    wrong = r"network.distribution.*log_prob gives float32 \[4, 2\] and not"
+    wrong = r"network.distribution.*log_prob returns float32 \[4, 2\]. It must return"
     with pytest.raises(ValueError, match=wrong):
         distributions.for_space(Box((2,)), f"{FILE}:unsummed")
 

@@ -183,8 +183,8 @@ def test_rows_that_no_auxiliary_loss_uses_are_not_stored():
 WRONG = [
     ([f"{FILE}:asks_too_late"], r"line \d+ .* rows has no 'reward'. Request it with rows = "),
     ([f"{FILE}:asks_for_the_weather"], "unknown rows 'weather'. Use next_obs, reward"),
-    ([f"{FILE}:gives_a_mean"], r"gives float32 \[\] and not float32 \[4\]"),
-    ([f"{FILE}:plain_gradient"], r"takes \(log_ratio, advantage, hp\), and is called with \(outp"),
+    ([f"{FILE}:gives_a_mean"], r"returns float32 \[\]. It must return float32 \[4\]"),
+    ([f"{FILE}:plain_gradient"], r"takes \(log_ratio, advantage, hp\). It must take \(outp"),
     ([f"{FILE}:small_features"] * 2, "each with a different name"),
     ([AuxiliaryLoss(examples.small_features, name="entropy")], "each with a different name"),
     (

@@ -34,8 +34,8 @@ WANTED = {
     "mine.py:predict_next": "a function (outputs, rows), or an object with loss, rows, init, name",
     "bonus.py:make": "an object with init, reward, update, figures, track, or a class or function "
     "(config, spec) that returns one",
-    "mine.py:optimizer": "an object with init, update, or a class or function (config) that returns "
-    "one",
+    "mine.py:optimizer": "an object with init, update, or a class or function (config) that "
+    "returns one",
     "watch.py:Watch": "a function (context), or an object with on_start or on_log or on_evaluation "
     "or on_save or on_end",
 }

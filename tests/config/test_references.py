@@ -80,7 +80,7 @@ def test_an_invalid_reference_gets_a_one_sentence_error(write):
     assert missing in refused("lacks.py:f")
     assert "the package 'no_such_package' is not installed" in refused("no_such_package.sub:f")
     assert "math has no 'sqr'" in refused("math:sqr")
-    assert "mine.py: the name in the file is missing. Write mine.py:Name." in refused("mine.py")
+    assert "mine.py: the name is missing. Use mine.py:Name." in refused("mine.py")
 
 
 def test_a_file_that_failed_is_loaded_again_after_a_fix(write):

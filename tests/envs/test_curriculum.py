@@ -46,7 +46,7 @@ def test_a_curriculum_can_be_a_function_in_a_file(tmp_path):
     for text, message in (
         (f"{file}:gravitas", "has no 'gravitas'. Did you mean 'gravity'?"),
         (f"{file}:branch", "jnp.where instead of if"),
-        (f"{file}:two", "gives float32 [2] and not float32 []"),
+        (f"{file}:two", "returns float32 [2]. It must return float32 []"),
         (f"{file}x.py:two", "no such file"),
         ("from 1 to 2", "must be a ramp"),
         ("1 to 2 until 0", "a fraction of the run"),

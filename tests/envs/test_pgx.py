@@ -195,7 +195,7 @@ def three(key):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("three", r"takes \(key\), and is called with"), ("nobody", "nobody"), ("GAMES", "is a int")],
+    [("three", r"takes \(key\). It must take"), ("nobody", "nobody"), ("GAMES", "is a int")],
 )
 def test_an_invalid_opponent_is_rejected(own, name, said):
     with pytest.raises(ValueError, match=said):
@@ -283,7 +283,7 @@ def test_legal_moves_of_2048_have_no_penalty():
         ("connect_four", {"size": 8}, "has no such option. It has opponent"),
         ("2048", {"opponent": "random"}, "has no such option. It has no options."),
         ("minatar-asterix", {"sticky_action_prob": 2}, "must be between 0 and 1"),
-        ("minatar-asterix", {"use_minimal_action_set": 1}, "it must be true or false"),
+        ("minatar-asterix", {"use_minimal_action_set": 1}, "must be true or false"),
         ("minatar-asterix", {"ramping": True}, "It has use_minimal_action_set, sticky"),
     ],
 )

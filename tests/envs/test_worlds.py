@@ -418,7 +418,7 @@ def test_multi_agent_environments_may_list_ended_agents_and_return_arrays_of_one
         ("mpe2:parallel", "mpe2 does not define 'parallel'"),
         ("mpe2.simple_spred_v3", "mpe2 has no module .*. Did you mean 'mpe2.simple_spread_v3'"),
         ("sisl/persuit-v5", "unknown id"),
-        ("nopackage.world_v1", "no package 'nopackage' is installed"),
+        ("nopackage.world_v1", "the package 'nopackage' is not installed"),
         ("json", "json does not define 'parallel_env'"),
         ("numpy:zeros", "numpy:zeros: .*argument"),
     ],

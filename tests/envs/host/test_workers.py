@@ -264,7 +264,7 @@ def test_wrappers_are_applied_in_order():
     doubled = f"{EXAMPLE_ENVS}:Doubled"
     wrappers = (doubled, "DtypeObservation:none", "FlattenObservation")
     with pytest.raises(
-        ValueError, match=r"env.options.wrappers: DtypeObservation:none: no package"
+        ValueError, match=r"env.options.wrappers: DtypeObservation:none: the package"
     ):
         example("Compound", wrappers=wrappers)()
     with WorkerPool(
@@ -453,7 +453,7 @@ UNKNOWN = [
     (make_spec("Hopper-v99"), "unknown task 'gymnasium/Hopper-v99'. Did you mean 'Hopper-v"),
     (make_spec("Qwxyz-v0"), "Ids of a package: package:Id-v0."),
     (make_spec("no words"), "gymnasium/no words: Malformed environment ID"),
-    (make_spec("nopackage:Some-v0"), "no package 'nopackage' is installed"),
+    (make_spec("nopackage:Some-v0"), "the package 'nopackage' is not installed"),
     (make_spec("CartPole-v1", (), {"gravitas": 1}), "unexpected keyword argument 'gravitas'"),
     (make_spec("CartPole-v1", ("FlattenObs",)), "Did you mean 'FlattenObservation'?"),
     (make_spec("no/file.py:Env"), f"env.name: no/file.py: no such file in {Path.cwd()}"),
