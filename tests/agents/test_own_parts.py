@@ -125,7 +125,7 @@ WRONG = [
         r"It must take \(transitions, reward, pred",
     ),
     ({"ppo.advantage": "gea"}, "must be one of gae, vtrace, or custom code as file.py:Name"),
-    ({"intrinsic.kind": f"{FILE}:silent_bonus"}, "update gives {0: int32 .*, 1.intrinsic/updates"),
+    ({"intrinsic.kind": f"{FILE}:silent_bonus"}, "returns {0: int32 .*, 1.intrinsic/updates"),
     ({"intrinsic.kind": f"{FILE}:half_gradient"}, r"takes \(config\). It must take"),
     ({"intrinsic.kind": f"{FILE}:two_arguments"}, "intrinsic.kind.*raises TypeError"),
     (

@@ -189,11 +189,11 @@ WRONG = [
     ([AuxiliaryLoss(examples.small_features, name="entropy")], "each with a different name"),
     (
         [AuxiliaryLoss(examples.small_features, init=examples.zero_weights)],
-        r"called with \(params, outputs",
+        r"must take \(params, outputs",
     ),
     (
         [AuxiliaryLoss(examples.predicted_reward, init=lambda key: 0)],
-        r"init takes \(key\), and is called",
+        r"init takes \(key\). It must take",
     ),
 ]
 
