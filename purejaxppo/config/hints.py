@@ -36,7 +36,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def format_return(x: float, largest: float = 0.0) -> str:
+def format_number(x: float, largest: float = 0.0) -> str:
     """Format a return: one decimal, or three if it and the `largest` next to it are below 10."""
     return f"{x:.1f}" if max(abs(x), abs(largest)) >= 10 or x == 0 else f"{x:.3f}"
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from purejaxppo.config.hints import format_return
+from purejaxppo.config.hints import format_number
 
 if TYPE_CHECKING:
     from purejaxppo.runs.rows import Row
@@ -154,7 +154,7 @@ class Console:
 
 def format_return(x: float) -> str:
     """Formats a return; - for NaN."""
-    return "-" if math.isnan(x) else format_return(x)
+    return "-" if math.isnan(x) else format_number(x)
 
 
 def format_short(x: float) -> str:

@@ -12,7 +12,7 @@ from purejaxppo import streams
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Key, Scalar
-from purejaxppo.config.hints import format_return
+from purejaxppo.config.hints import format_number
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
@@ -102,7 +102,7 @@ class Evaluation(NamedTuple):
         note = f" ({', '.join(parts)})" if parts else ""
         most = np.abs(x).max()
         mean, std, low, high = (
-            format_return(y, most) for y in (x.mean(), x.std(), x.min(), x.max())
+            format_number(y, most) for y in (x.mean(), x.std(), x.min(), x.max())
         )
         if r.ndim > 1:
             return (

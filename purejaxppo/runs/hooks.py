@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from purejaxppo.config.hints import format_return
+from purejaxppo.config.hints import format_number
 from purejaxppo.parallel import processes
 from purejaxppo.runs.evaluation import warning_of_cut
 from purejaxppo.runs.health import CheckAgents, StopIfLost, WarnOfDivergence
@@ -97,10 +97,10 @@ class Evaluate:
         after = "too many diverged episodes for a mean return"
         if all(score != -math.inf for score in p.member_best):
             assert p.best_return is not None
-            after = f"return {format_return(p.best_return)}"
+            after = f"return {format_number(p.best_return)}"
         run.console.print_line(
             f"{changed}. The best agent so far was evaluated again: {after} (before: "
-            f"{format_return(before)})"
+            f"{format_number(before)})"
         )
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import Array, Key
-from purejaxppo.config.hints import format_return, short_path
+from purejaxppo.config.hints import format_number, short_path
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
@@ -50,7 +50,7 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     video.record(task, states, path, title=str(config.env.name), rewards=rewards)
     of_all = f" (sum over {agents} agents)" if agents > 1 else ""
     place = short_path(Path(path))
-    return f"video: {place}, {len(rewards)} steps, return {format_return(rewards.sum())}{of_all}"
+    return f"video: {place}, {len(rewards)} steps, return {format_number(rewards.sum())}{of_all}"
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):

@@ -15,7 +15,7 @@ import jax
 from purejaxppo import __version__
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import for_platform, load_config
-from purejaxppo.config.hints import format_return, short_path
+from purejaxppo.config.hints import format_number, short_path
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
@@ -280,7 +280,7 @@ def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
 def best_evaluation(p: Progress) -> str:
     """Return the best evaluation in words; "" if no agent has a score."""
     score = p.best_return
-    return "" if score is None or score == -math.inf else f"best evaluation {format_return(score)}"
+    return "" if score is None or score == -math.inf else f"best evaluation {format_number(score)}"
 
 
 def report_finished(run: Training, notes: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.config.files import to_yaml, write_whole
-from purejaxppo.config.hints import format_return
+from purejaxppo.config.hints import format_number
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.command_line import command_line
@@ -129,8 +129,8 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
         table.add_row(
             str(rank),
             *cells,
-            format_return(result.score),
-            "" if math.isnan(half) else format_return(half, result.score),
+            format_number(result.score),
+            "" if math.isnan(half) else format_number(half, result.score),
         )
     console = Console()
     console.print(table)
