@@ -372,7 +372,7 @@ def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
     ("options", "more", "said"),
     [
         ({"time_scal": 2.0}, {}, "no such option. Did you mean 'time_scale'"),
-        ({"parameters.x": "fast"}, {}, "'fast' invalid parameter"),
+        ({"parameters.x": "fast"}, {}, "'fast': invalid parameter"),
         ({"max_agents.A": 0}, {}, "max_agents.A = 0 must be at least 1"),
         ({"timeout": 0.0}, {}, "timeout = 0.0 must be at least 1"),
         ({"restarts": -1}, {}, "restarts = -1 must be at least 0"),
