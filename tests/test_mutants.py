@@ -77,8 +77,8 @@ FAULTS = {
     ),
     "a worker outlives a parent that is killed": Fault(
         "envs/host/workers/supervisor.py",
-        "    for group in groups:\n        signalled(group, signal.SIGKILL)",
-        "    for group in groups:\n        signalled(group, 0)",
+        "    for group in groups:\n        send_signal(group, signal.SIGKILL)",
+        "    for group in groups:\n        send_signal(group, 0)",
         "envs/host/test_workers.py::test_workers_end_with_a_killed_parent",
     ),
     "the update forgets the action mask": Fault(

@@ -230,9 +230,9 @@ class MultiAgentEnv(Env):
         """Calls `continue_at` of the worlds."""
         self.worlds.continue_at(update, progress)
 
-    def picture(self, obs: Obs) -> Any:
-        """A picture of world 0, of worlds on the host; see `HostEnv.picture`."""
-        return cast("HostEnv", self.worlds).picture(obs)
+    def render_frame(self, obs: Obs) -> Any:
+        """A picture of world 0, of worlds on the host; see `HostEnv.render_frame`."""
+        return cast("HostEnv", self.worlds).render_frame(obs)
 
     def to_simulator(self, action: EnvAction, obs: Obs) -> EnvAction:
         """Convert the policy's actions [N, ...] to the agents', by the rows' observations.

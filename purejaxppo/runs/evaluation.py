@@ -17,7 +17,7 @@ from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
-from purejaxppo.envs.host.bridge import HostEnv, named_failures
+from purejaxppo.envs.host.bridge import HostEnv, simulator_errors
 from purejaxppo.envs.vectorize import VmapEnv
 from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.parallel import lapack, processes
@@ -335,7 +335,7 @@ def _evaluate(
     count = evaluator.count
     firsts = range(0, -(-episodes // per_turn) * count, count)
     try:
-        with named_failures(agent.config.env.name, evaluator.env):
+        with simulator_errors(agent.config.env.name, evaluator.env):
             lowered = jax.jit(evaluator.evaluate).lower(state, key, np.int32(0))
             lapack.check(lowered, shards.devices)
             run = lowered.compile()

@@ -12,7 +12,7 @@ import jax
 
 from purejaxppo.config.hints import short_path
 from purejaxppo.config.schema import Config
-from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.host.bridge import simulator_errors
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parallel import processes
@@ -43,7 +43,7 @@ def saving_on_failure(run: Training) -> Iterator[None]:
         Exception: another failure before training, unchanged.
     """
     try:
-        with named_failures(run.config.env.name, run.programs):
+        with simulator_errors(run.config.env.name, run.programs):
             yield
     except BaseException as error:
         failure = reported_error(run, error)

@@ -11,7 +11,7 @@ import numpy as np
 from purejaxppo.aliases import Array, Key
 from purejaxppo.config.hints import format_number, short_path
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import HostEnv, named_failures
+from purejaxppo.envs.host.bridge import HostEnv, simulator_errors
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.rollout import begin_episodes, step
@@ -68,7 +68,7 @@ def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
     with jax.default_matmul_precision(config.matmul_precision):
         env: Any = registry.make(evaluation_env(config), 1, seed=seed, evaluation=True, render=True)
         try:
-            with named_failures(config.env.name, env):
+            with simulator_errors(config.env.name, env):
                 return record_episode(env, agent, seed, deterministic)
         finally:
             env.close()
@@ -88,7 +88,7 @@ def record_episode(
     def frame(loop: RolloutState) -> Any:
         """What is drawn: the task's state, or the picture of a simulator on the host."""
         if not env.spec.restorable:  # its states are not arrays
-            return cast("HostEnv | MultiAgentEnv", env).picture(loop.obs)
+            return cast("HostEnv | MultiAgentEnv", env).render_frame(loop.obs)
         return jax.device_get(one_state(loop.env))
 
     @jax.jit

@@ -13,7 +13,7 @@ from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import families, registry
 from purejaxppo.envs.base import MultiStep
-from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.host.bridge import simulator_errors
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
@@ -107,7 +107,7 @@ def play(env, actions, seeds=None):
 
     key = jax.random.key(0)
     try:
-        with named_failures("worlds", env):
+        with simulator_errors("worlds", env):
             if seeds:
                 return jax.device_get(jax.jit(jax.vmap(run))(jax.random.split(key, seeds)))
             return jax.device_get(jax.jit(run)(key))
@@ -339,7 +339,7 @@ def test_multi_agent_environments_that_terminate_need_no_time_limit():
 @pytest.mark.parametrize("limit", [np.int64(3), 3.0, np.array(3)], ids=repr)
 def test_max_cycles_may_have_any_numeric_type(limit):
     world = pytest.importorskip("purejaxppo.envs.host.workers.pettingzoo_world")
-    spec = world.WorldSpec(f"{EXAMPLE_WORLDS}:Cycles", (("cycles", limit),))
+    spec = world.PettingZooSpec(f"{EXAMPLE_WORLDS}:Cycles", (("cycles", limit),))
     assert spec().max_episode_steps == 3
 
 

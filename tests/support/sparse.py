@@ -137,7 +137,7 @@ class ScriptPool:
         out = jax.tree.map(lambda x: jnp.asarray(x)[(token - 1) % self.length], self.stacked)
         return token + 1, out
 
-    def picture(self):
+    def render_frame(self):
         return None
 
     def close(self):

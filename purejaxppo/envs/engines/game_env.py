@@ -121,7 +121,7 @@ class GameEnv(HostEnv):
             absent=absent,
         )
 
-    def shown(self, obs: Any) -> Any:
+    def observation_frame(self, obs: Any) -> Any:
         """The first image that agent 0 observes, uint8 [H, W, 3], or else its observation."""
         image = first_image(obs, channels_first=self._channels_first)
         return obs if image is None else image

@@ -28,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 LARGEST_LOG = 1 << 20  # bytes; twice as many with the part before
 TAIL_LINES = 12  # of a log, in messages
 LOG_SECONDS = 0.5  # for the output of a game to reach its log
-PATROL_SECONDS = 0.1  # between checks that a process is alive
+POLL_SECONDS = 0.1  # between checks that a process is alive
 
 
 class EngineError(RuntimeError):
@@ -102,7 +102,7 @@ class GameHandle:
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
-            result = attempt(max(0.0, min(left, PATROL_SECONDS)))
+            result = attempt(max(0.0, min(left, POLL_SECONDS)))
             if result is not None:
                 return result
             if not self.alive():

@@ -53,7 +53,7 @@ class Pool(Protocol):
         """(token, action [N, ...]) -> (token, EnvStep); ignores actions right after an end."""
         ...
 
-    def picture(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """A picture of the first environment now, uint8 [H, W, 3]; None if it cannot be drawn."""
         ...
 
@@ -81,7 +81,7 @@ class FrameSource(BaseTask):
 
 
 @contextlib.contextmanager
-def named_failures(name: str, *envs: Any) -> Iterator[None]:
+def simulator_errors(name: str, *envs: Any) -> Iterator[None]:
     """Replaces an error of a program that steps `envs` by the simulator's own error.
 
     Raises:
@@ -177,14 +177,14 @@ class HostEnv(Env):
         """Prepares, before anything is traced, for a run that continues after some updates."""
         self._update = update
 
-    def picture(self, obs: Obs) -> Any:
+    def render_frame(self, obs: Obs) -> Any:
         """A picture of environment 0, or its part of `obs` [N, ...] if it cannot be drawn."""
-        picture = self.pool(self.spec.num_envs).picture()
-        if picture is None:
-            return self.shown(jax.tree.map(lambda x: np.asarray(x)[0], obs))
-        return CompressedFrame.of(picture)
+        frame = self.pool(self.spec.num_envs).render_frame()
+        if frame is None:
+            return self.observation_frame(jax.tree.map(lambda x: np.asarray(x)[0], obs))
+        return CompressedFrame.of(frame)
 
-    def shown(self, obs: Any) -> Any:
+    def observation_frame(self, obs: Any) -> Any:
         """Picture of environment 0's observation in videos, where the simulator has none."""
         return obs
 
@@ -207,7 +207,7 @@ class HostEnv(Env):
     def reset(self, key: Key) -> tuple[HostState, Obs]:
         """A key -> (state, obs [N, ...])."""
         key = jax.random.fold_in(key, self._update) if self._update else key
-        return self._begun(*self._calls_of(self.spec.num_envs).reset(key))
+        return self._initial_state(*self._calls_of(self.spec.num_envs).reset(key))
 
     def begin(self, seeds: Array) -> tuple[HostState, Obs]:
         """Starts an episode of each environment or world from its own seed.
@@ -215,15 +215,15 @@ class HostEnv(Env):
         Under vmap, the environments of each agent get the same seeds as without it. EnvPool and
         game engines ignore them, and draw from the generators that they were started with.
         """
-        return self._begun(*self._calls_of(self.spec.num_envs).begin(seeds))
+        return self._initial_state(*self._calls_of(self.spec.num_envs).begin(seeds))
 
-    def _begun(self, token: Token, obs: Any) -> tuple[HostState, Obs]:
+    def _initial_state(self, token: Token, obs: Any) -> tuple[HostState, Obs]:
         """The state before the first step."""
         false = jnp.zeros(self.spec.num_envs, bool)
         if not self.spec.absent:
             return HostState(token, done=false, lost=false), obs
-        obs, empty = obs
-        return HostState(token, done=empty, lost=false, absent=false), obs
+        obs, absent = obs
+        return HostState(token, done=absent, lost=false, absent=false), obs
 
     def step(self, key: Key, state: HostState, action: EnvAction) -> tuple[HostState, EnvStep]:
         """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`.
@@ -234,21 +234,24 @@ class HostEnv(Env):
         del key
         action = self.to_simulator(action)
         token, rows = self._calls_of(self.spec.num_envs).step(state.token, action)
-        return self._outcome(state, token, rows)
+        return self._to_step(state, token, rows)
 
     def to_simulator(self, action: EnvAction, obs: Obs = None) -> EnvAction:
         """The policy's action [N, ...] as the pool takes it."""
         del obs
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
-    def _outcome(self, state: HostState, token: Token, rows: EnvStep) -> tuple[HostState, EnvStep]:
+    def _to_step(self, state: HostState, token: Token, rows: EnvStep) -> tuple[HostState, EnvStep]:
         """Converts a pool's result to (state, EnvStep)."""
         lost = state.lost & ~state.done
-        obs, bad = rows.obs, rows.diverged
-        if bad is None:  # the pool does not check its values
-            ok = bounded(rows.reward) & bounded(rows.obs)
-            obs, bad = select(ok, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)), ~ok
-        diverged = ~(state.done | lost) & bad
+        obs, diverged_rows = rows.obs, rows.diverged
+        if diverged_rows is None:  # the pool does not check its values
+            is_bounded = bounded(rows.reward) & bounded(rows.obs)
+            obs, diverged_rows = (
+                select(is_bounded, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)),
+                ~is_bounded,
+            )
+        diverged = ~(state.done | lost) & diverged_rows
         running = ~(state.done | lost | diverged)
         terminated = running & rows.terminated
         truncated = running & rows.truncated & ~terminated
@@ -300,14 +303,14 @@ class HostEnv(Env):
         def fold_reset(size: int, batched: Any, keys: Key) -> tuple[Any, Any]:
             del batched
             token, obs = self._calls_of(size * num_envs).reset(keys[0])
-            out = spread(token, size), split(obs, size)
+            out = repeat_for_seeds(token, size), split(obs, size)
             return out, jax.tree.map(lambda x: True, out)
 
         @begin.def_vmap
         def fold_begin(size: int, batched: Any, seeds: Array) -> tuple[Any, Any]:
             del batched
             token, obs = self._calls_of(size * num_envs).begin(seeds.ravel())
-            out = spread(token, size), split(obs, size)
+            out = repeat_for_seeds(token, size), split(obs, size)
             return out, jax.tree.map(lambda x: True, out)
 
         @step.def_vmap
@@ -319,7 +322,7 @@ class HostEnv(Env):
             token = jax.tree.map(lambda x: x[0], token)
             action = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), action)
             token, rows = self._calls_of(size * num_envs).step(token, action)
-            out = spread(token, size), split(rows, size)
+            out = repeat_for_seeds(token, size), split(rows, size)
             return out, jax.tree.map(lambda x: True, out)
 
         return Calls(reset, step, begin)
@@ -330,7 +333,7 @@ def seed_at(seed: int, update: int) -> int:
     return int(np.random.SeedSequence((seed, update)).generate_state(1)[0]) if update else seed
 
 
-def spread(tree: Tree, size: int) -> Tree:
+def repeat_for_seeds(tree: Tree, size: int) -> Tree:
     """The same token for each of `size` seeds."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), tree)
 

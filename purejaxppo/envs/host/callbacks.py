@@ -14,7 +14,7 @@ from purejaxppo.envs.host.bridge import Token
 from purejaxppo.envs.host.workers.errors import printable
 from purejaxppo.envs.step import EnvStep
 
-MOST = 2**31 - 1
+LARGEST_TOKEN = 2**31 - 1
 """The largest token, after which 1 comes."""
 
 
@@ -35,16 +35,16 @@ def call(
         on_error: called with an error of `function` or of its result, of which the program's own
             error has only the text.
     """
-    structure: Any
-    returned: Any
-    given, structure = jax.tree.flatten(args)
-    shapes, returned = jax.tree.flatten(result)
+    args_tree: Any
+    result_tree: Any
+    leaves, args_tree = jax.tree.flatten(args)
+    shapes, result_tree = jax.tree.flatten(result)
     names = [_name(path) for path, _ in jax.tree.leaves_with_path(result)]
 
-    def flat(*buffers: Any) -> list[Any]:
+    def call_flat(*buffers: Any) -> list[Any]:
         leaves = [np.asarray(buffer) for buffer in buffers]
         try:
-            values: list[Any] = returned.flatten_up_to(function(*structure.unflatten(leaves)))
+            values: list[Any] = result_tree.flatten_up_to(function(*args_tree.unflatten(leaves)))
             for name, value, expected in zip(names, values, shapes, strict=True):
                 if np.shape(value) != expected.shape:  # NumPy would broadcast it
                     raise ValueError(
@@ -58,16 +58,16 @@ def call(
             raise RuntimeError(printable(error)) from None
 
     if jax.default_backend() != "cpu":
-        results = io_callback(flat, shapes, *given)
+        results = io_callback(call_flat, shapes, *leaves)
     else:
 
         def fill(context: Any, out: list[Any], *buffers: Any) -> None:
             del context
-            for buffer, value in zip(out, flat(*buffers), strict=True):
+            for buffer, value in zip(out, call_flat(*buffers), strict=True):
                 np.copyto(np.asarray(buffer), value, casting="same_kind")
 
-        results = buffer_callback(fill, shapes, has_side_effect=True)(*given)
-    return returned.unflatten(results)
+        results = buffer_callback(fill, shapes, has_side_effect=True)(*leaves)
+    return result_tree.unflatten(results)
 
 
 def _name(path: tuple[Any, ...]) -> str:
@@ -76,7 +76,7 @@ def _name(path: tuple[Any, ...]) -> str:
     return f" for {jax.tree_util.keystr(fields, simple=True, separator='.')}" if fields else ""
 
 
-class Batch(Protocol):
+class HostBatch(Protocol):
     """N environments on the host, which are called with NumPy's arrays."""
 
     @property
@@ -93,14 +93,14 @@ class Batch(Protocol):
         and reward 0.
         """
 
-    def picture(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """See `bridge.Pool`."""
 
     def close(self) -> None:
         """Ends the environments."""
 
 
-B = TypeVar("B", bound=Batch)
+B = TypeVar("B", bound=HostBatch)
 
 
 class CallbackPool(Generic[B]):
@@ -144,23 +144,23 @@ class CallbackPool(Generic[B]):
             at_once=flag if at_once else None,
             absent=flag if absent else None,
         )
-        self.begun = (self.rows.obs, flag) if absent else self.rows.obs
+        self.reset_shapes = (self.rows.obs, flag) if absent else self.rows.obs
         self.token = jax.ShapeDtypeStruct((), np.int32)
 
     def reset(self, key: Key) -> Any:
         """Resets every environment, with seeds drawn from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
-        return self._call(self._reset, (self.token, self.begun), seed)
+        return self._call(self._reset, (self.token, self.reset_shapes), seed)
 
     def begin(self, seeds: Array) -> Any:
         """Resets every environment, with its own seed."""
-        return self._call(self._begin, (self.token, self.begun), seeds)
+        return self._call(self._begin, (self.token, self.reset_shapes), seeds)
 
     def step(self, token: Token, action: EnvAction) -> Any:
         """Steps all environments, with one callback."""
         return self._call(self._step, (self.token, self.rows), token, action)
 
-    def tell(self, function: Callable[[Any], None], token: Token, values: Any) -> Token:
+    def send_values(self, function: Callable[[Any], None], token: Token, values: Any) -> Token:
         """Calls `function` on the host with `values`, before the next step: -> token."""
 
         def set_values(token: Token, values: Any) -> Any:
@@ -191,9 +191,9 @@ class CallbackPool(Generic[B]):
         """The last value that diverged; see `bridge.Pool`."""
         return self.envs.diverged_value
 
-    def picture(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """A picture of environment 0 by its own `render`."""
-        return self.envs.picture()
+        return self.envs.render_frame()
 
     def close(self) -> None:
         """Ends environments and workers."""
@@ -202,4 +202,4 @@ class CallbackPool(Generic[B]):
 
 def _next(token: Token) -> np.int32:
     """The token of the next call, a number that counts calls."""
-    return np.int32(int(token) % MOST + 1)
+    return np.int32(int(token) % LARGEST_TOKEN + 1)

@@ -24,7 +24,7 @@ from purejaxppo.envs.host.workers.gym_spaces import convert
 from purejaxppo.envs.native import NativeArray, NativeComposite, NativeSpaces, encode, space_of
 from purejaxppo.envs.step import EnvStep
 
-OURS = frozenset(
+RESERVED_SETTINGS = frozenset(
     (
         "num_envs",
         "batch_size",
@@ -38,12 +38,12 @@ OURS = frozenset(
     )
 )
 """Settings of a pool that cannot be given as options."""
-PIXELS = frozenset({"from_pixels", "render_width", "render_height", "render_camera_id"})
+PIXEL_OPTIONS = frozenset({"from_pixels", "render_width", "render_height", "render_camera_id"})
 """Options of MuJoCo's tasks that are no settings of the pool."""
-SCORED = {"reward_clip": False}
+EVALUATION_SETTINGS = {"reward_clip": False}
 """Settings of evaluations, independent of those of training. `episodic_life` is not changed: with
 it EnvPool serves the next ball by itself, and an agent never learns to do so."""
-PICTURE: Options = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
+RENDER_SETTINGS: Options = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
 """Settings of a pool whose pictures are requested."""
 FRAME_RATES = {
     "envpool.atari": 60.0,
@@ -57,7 +57,7 @@ SEED_STRIDE = 1_000_003
 """Distance between the seeds of two runs, so that their environments share none."""
 
 
-def _load_gl() -> bool:
+def _load_opengl() -> bool:
     try:
         ctypes.CDLL("libGL.so.1", mode=ctypes.RTLD_GLOBAL)
     except OSError:
@@ -65,7 +65,7 @@ def _load_gl() -> bool:
     return True
 
 
-GL = _load_gl()
+HAS_OPENGL = _load_opengl()
 """True if OpenGL is available. EnvPool's MuJoCo finds it only if it was loaded globally before."""
 
 
@@ -108,14 +108,14 @@ def make(
     spec = _spec(name, options)
     settings = spec.config._asdict()
     if evaluation:
-        options |= {key: value for key, value in SCORED.items() if key in settings}
+        options |= {key: value for key, value in EVALUATION_SETTINGS.items() if key in settings}
     if settings["max_num_players"] > 1:
         raise ValueError(
             f"env.name = envpool/{name}: the task has {settings['max_num_players']} players. Use a "
             f"task with one player."
         )
     observation, action = _spaces(name, spec)
-    with _quietly():
+    with _without_precision_warning():
         native = NativeSpaces(
             _form(spec.gymnasium_observation_space, observation),
             replace(
@@ -125,12 +125,12 @@ def make(
         )
 
     def make_pool(count: int, update: int) -> EnvPool:
-        begin = seed_at(seed, update) * SEED_STRIDE + first
-        seeds = _seeds(begin + (SEED_STRIDE // 2 if evaluation else 0), count)
+        first_seed = seed_at(seed, update) * SEED_STRIDE + first
+        seeds = _seeds(first_seed + (SEED_STRIDE // 2 if evaluation else 0), count)
         return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, native)
 
     if render:
-        options |= _picture(name)
+        options |= _render_settings(name)
     env = HostEnv(
         make_pool,
         observation,
@@ -150,9 +150,9 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
         ValueError: one of them is not supported.
     """
     try:
-        with _quietly():
-            observation = _bounds(convert(spec.gymnasium_observation_space))
-            action = _bounds(convert(spec.gymnasium_action_space))
+        with _without_precision_warning():
+            observation = _without_type_bounds(convert(spec.gymnasium_observation_space))
+            action = _without_type_bounds(convert(spec.gymnasium_action_space))
     except ValueError as error:
         raise ValueError(f"envpool/{name}: {error}") from error
     if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
@@ -163,31 +163,31 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
     return observation, action
 
 
-def _form(own: Any, space: spaces.Space) -> Any:
+def _form(native_space: Any, space: spaces.Space) -> Any:
     """Return the form of a space of EnvPool; `space` is the policy's, made by `convert`."""
     if isinstance(space, spaces.Dict):
         return NativeComposite(
-            tuple((name, _form(own.spaces[name], part)) for name, part in space.spaces)
+            tuple((name, _form(native_space.spaces[name], part)) for name, part in space.spaces)
         )
     (leaf,) = spaces.leaves(space)
-    start = int(own.start) if isinstance(space, spaces.Discrete) else 0
+    start = int(native_space.start) if isinstance(space, spaces.Discrete) else 0
     return NativeArray(space, leaf.shape, leaf.dtype, start)
 
 
-def _picture(name: str) -> Options:
+def _render_settings(name: str) -> Options:
     """Settings of a pool whose pictures are requested.
 
     Raises:
         ValueError: the task is MuJoCo's, and OpenGL is missing.
     """
     if _module(name).startswith("envpool.mujoco"):
-        _check_gl()
-    return PICTURE
+        _check_opengl()
+    return RENDER_SETTINGS
 
 
-def _seeds(begin: int, count: int) -> list[int]:
-    """`count` seeds from `begin` on, within 31 bits."""
-    return [int(s) for s in (begin + np.arange(count)) % 2**31]
+def _seeds(first: int, count: int) -> list[int]:
+    """`count` seeds from `first` on, within 31 bits."""
+    return [int(s) for s in (first + np.arange(count)) % 2**31]
 
 
 def _frame_rate(name: str, settings: Options) -> float:
@@ -197,17 +197,17 @@ def _frame_rate(name: str, settings: Options) -> float:
     return rate / settings.get("frame_skip", 1) if emulated else rate
 
 
-def _bounds(space: spaces.Space) -> spaces.Space:
+def _without_type_bounds(space: spaces.Space) -> spaces.Space:
     """The space without the bounds that EnvPool sets where there are none: its type's range."""
     if isinstance(space, spaces.Dict):
-        return spaces.Dict(tuple((name, _bounds(part)) for name, part in space.spaces))
+        return spaces.Dict(tuple((name, _without_type_bounds(part)) for name, part in space.spaces))
     if isinstance(space, spaces.Box) and np.max(space.high) > 1e30:
         return replace(space, low=-np.inf, high=np.inf)
     return space
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _without_precision_warning() -> Iterator[None]:
     """Suppresses Gymnasium's warning that EnvPool's bounds are of another type than its numbers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered.*")
@@ -221,7 +221,7 @@ def _spec(name: str, options: Options) -> Any:
         ValueError: EnvPool cannot make the task.
     """
     try:
-        with _quietly():
+        with _without_precision_warning():
             return _envpool().make_spec(name, **options)
     except (ImportError, RuntimeError, TypeError, ValueError, AssertionError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -234,7 +234,8 @@ def _options(name: str, config: EnvConfig) -> Options:
     options: Options = dict(config.options)
     settings = _spec(name, {}).config._asdict()
     known = sorted(
-        (set(settings) - OURS) | (PIXELS if _module(name).startswith("envpool.mujoco") else set())
+        (set(settings) - RESERVED_SETTINGS)
+        | (PIXEL_OPTIONS if _module(name).startswith("envpool.mujoco") else set())
     )
     for option, value in options.items():
         if option not in known:
@@ -251,7 +252,7 @@ def _options(name: str, config: EnvConfig) -> Options:
     if config.max_episode_steps:
         options["max_episode_steps"] = config.max_episode_steps
     if options.get("from_pixels"):
-        _check_gl()
+        _check_opengl()
     return options
 
 
@@ -262,8 +263,8 @@ def _module(name: str) -> str:
     return registry.specs[name][0]
 
 
-def _check_gl() -> None:
-    if not GL:
+def _check_opengl() -> None:
+    if not HAS_OPENGL:
         raise ValueError(
             "rendering MuJoCo needs OpenGL, which was not found. Run: apt install libgl1 libegl1"
         )
@@ -285,7 +286,7 @@ class EnvPool:
         assert isinstance(native.action, NativeArray)
         self.start = native.action.start
         self.num_envs = options["num_envs"]
-        with _quietly():
+        with _without_precision_warning():
             self.env = _envpool().make(name, env_type="gymnasium", **options)
         self.action_dtype = native.action.dtype
         self.scored = {"info:reward", "info:terminated"} <= set(self.env.spec._state_keys)
@@ -301,7 +302,7 @@ class EnvPool:
 
         def host_reset(seeds: Any) -> Any:
             del seeds
-            with _quietly():
+            with _without_precision_warning():
                 obs, _ = self.env.reset()
             return self.handle, jax.tree.map(np.asarray, encode(self.form, obs, np))
 
@@ -314,7 +315,7 @@ class EnvPool:
 
     def step(self, token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
         """Steps the environments, with two XLA calls."""
-        with _quietly(), jax.enable_x64(True):
+        with _without_precision_warning(), jax.enable_x64(True):
             action = action.astype(self.action_dtype)
             token = self._send(token, action + self.start if self.start else action)
             token, (obs, reward, terminated, truncated, info) = self._recv(token)
@@ -328,7 +329,7 @@ class EnvPool:
             obs, reward, terminated & ~truncated, truncated, score=score, over=over
         )
 
-    def picture(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """A picture of environment 0 by EnvPool; None for families that cannot draw."""
         try:
             return np.asarray(self.env.render(env_ids=[0]))[0]

@@ -20,14 +20,14 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, Pool, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.workers.errors import SimulatorError
-from purejaxppo.envs.host.workers.factory import Description, Maker, Options, make_spec
+from purejaxppo.envs.host.workers.factory import HashableMaker, Maker, Options, make_spec
 from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
-from purejaxppo.envs.host.workers.worker import EnvGroup, EnvInfo, buffers, size_of
+from purejaxppo.envs.host.workers.worker import EnvGroup, EnvInfo, buffer_bytes, buffers
 from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.step import EnvStep, copied
 from purejaxppo.spaces import arrays_of, tree_of
 
-POOL = {
+POOL_OPTIONS = {
     "workers": Option(
         "process", "Run the workers as processes or threads.", choices=("process", "thread")
     ),
@@ -36,7 +36,7 @@ POOL = {
 }
 """Options of worker pools."""
 OPTIONS = {
-    **POOL,
+    **POOL_OPTIONS,
     "wrappers": Option(
         "",
         "Wrappers of `gymnasium.wrappers` or custom ones (`file.py:Class`), separated by commas, "
@@ -53,7 +53,7 @@ OPTIONS = {
     "mask": Option(False, "Add the `action_mask` in each info to the observation."),
 }
 """Options of this adapter; all others are the environment's."""
-STREAMS = 100_003
+SEED_STRIDE = 100_003
 """Distance between the seeds of the generators of two runs' workers."""
 
 
@@ -94,19 +94,19 @@ def make(
         ValueError: there is no such environment, or its spaces are not supported.
         SimulatorError: it fails when it is made.
     """
-    given, theirs = split(config.options, OPTIONS)
-    ours = with_defaults(given, OPTIONS)
-    wrappers = tuple(part.strip() for part in str(ours["wrappers"]).split(",") if part.strip())
+    ours_given, env_options = split(config.options, OPTIONS)
+    options = with_defaults(ours_given, OPTIONS)
+    wrappers = tuple(part.strip() for part in str(options["wrappers"]).split(",") if part.strip())
     maker = make_spec(
         name,
         wrappers,
-        theirs,
+        env_options,
         config.max_episode_steps,
-        pixels=ours["pixels"],
-        frame_stack=ours["frame_stack"],
-        mask=ours["mask"],
+        pixels=options["pixels"],
+        frame_stack=options["frame_stack"],
+        mask=options["mask"],
     )
-    workers = Workers(config.name, maker, ours)
+    workers = Workers(config.name, maker, options)
     return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, render=render)
 
 
@@ -116,21 +116,24 @@ class Workers:
     Args:
         name: family/task, for messages.
         maker: makes one environment.
-        options: of the pool, as `POOL`.
+        options: of the pool, as `POOL_OPTIONS`.
 
     Raises:
         ValueError: there is no such environment, or its spaces are not supported.
         SimulatorError: it fails when it is made.
     """
 
-    def __init__(self, name: str, maker: Description, options: Options) -> None:
+    def __init__(self, name: str, maker: HashableMaker, options: Options) -> None:
         """Makes one environment to read its spaces."""
         self.name = name
         self.maker = maker
         self.options = options
-        timeout, stamp = float(options["timeout"]), _stamp(located(without_family(name)))
-        with _in_words(name):
-            self.info: EnvInfo = _info(maker, options["workers"], timeout, stamp)
+        timeout, modified_at = (
+            float(options["timeout"]),
+            _modified_at(located(without_family(name))),
+        )
+        with _named_errors(name):
+            self.info: EnvInfo = _read_info(maker, options["workers"], timeout, modified_at)
 
     def env(
         self,
@@ -153,19 +156,19 @@ class Workers:
         info = self.info
         seed = 2 * seed + evaluation
         warns_as = "" if evaluation or first else self.name
-        solo = Solo(self.maker) if render else None
+        rendered = RenderedEnv(self.maker) if render else None
 
         def make_pool(count: int, update: int) -> Pool:
-            if solo:
-                return CallbackPool(solo, info.observation, 1)
-            with _in_words(self.name):
+            if rendered:
+                return CallbackPool(rendered, info.observation, 1)
+            with _named_errors(self.name):
                 workers = WorkerPool(
                     self.maker,
                     count,
                     num_workers=int(self.options["num_workers"]),
                     timeout=float(self.options["timeout"]),
                     kind=self.options["workers"],
-                    seed=seed_at(seed, update) * STREAMS + first,
+                    seed=seed_at(seed, update) * SEED_STRIDE + first,
                     warns_as=warns_as,
                 )
             return CallbackPool(workers, info.observation, count, first)
@@ -176,32 +179,32 @@ class Workers:
             info.action,
             num_envs=num_envs,
             max_episode_steps=info.max_episode_steps,
-            frame_rate=solo.frame_rate if solo else 30.0,
+            frame_rate=rendered.frame_rate if rendered else 30.0,
         )
         env.spec = replace(env.spec, native=info.native)
         return env
 
 
 @functools.cache
-def _info(
-    maker: Description, kind: Literal["process", "thread"], timeout: float, stamp: float
+def _read_info(
+    maker: HashableMaker, kind: Literal["process", "thread"], timeout: float, modified_at: float
 ) -> EnvInfo:
-    """Reads it in a worker of its own; `stamp` distinguishes versions of a file."""
-    del stamp
+    """Reads it in a worker of its own; `modified_at` distinguishes versions of a file."""
+    del modified_at
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
         if maker.mask:
             pool.reset(0)  # so that errors are raised now
         return pool.info
 
 
-def _stamp(name: str) -> float:
+def _modified_at(name: str) -> float:
     """Modification time of the file of a `file.py:Class`; 0 for other names."""
     file = Path(name.rpartition(":")[0])
     return file.stat().st_mtime if file.is_file() else 0.0
 
 
 @contextlib.contextmanager
-def _in_words(name: str) -> Iterator[None]:
+def _named_errors(name: str) -> Iterator[None]:
     """Converts a WorkerError to a SimulatorError that names the environment."""
     try:
         yield
@@ -209,7 +212,7 @@ def _in_words(name: str) -> Iterator[None]:
         raise SimulatorError(f"{name}: {error}") from error
 
 
-class Solo:
+class RenderedEnv:
     """One environment in this process, for one episode whose pictures are taken."""
 
     def __init__(self, maker: Maker) -> None:
@@ -224,7 +227,7 @@ class Solo:
         self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
         self.group = EnvGroup([self.env], 0)
         spaces = self.group.observation, self.group.action
-        self.buffers = buffers(bytearray(size_of(*spaces, 1)), *spaces, 1)
+        self.buffers = buffers(bytearray(buffer_bytes(*spaces, 1)), *spaces, 1)
         self.group.bind(self.buffers)
         self.diverged_value = ""
 
@@ -236,21 +239,21 @@ class Solo:
     def step(self, action: EnvAction) -> EnvStep:
         """See `WorkerPool.step`."""
         parts = arrays_of(self.group.action, action)
-        for there, part in zip(self.buffers.action, parts, strict=True):
-            there[:] = part
+        for buffer, part in zip(self.buffers.action, parts, strict=True):
+            buffer[:] = part
         self.diverged_value = self.group.step() or self.diverged_value
         obs = tree_of(self.group.observation, self.buffers.out.obs)
         return copied(self.buffers.out, obs)
 
-    def picture(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """A picture by the environment's own `render`, uint8 [H, W, 3]; None if it has none."""
         from gymnasium.error import DependencyNotInstalled
 
         try:
-            picture = self.env.render()
+            frame = self.env.render()
         except (DependencyNotInstalled, NotImplementedError):
             return None
-        return picture if isinstance(picture, np.ndarray) and picture.ndim == 3 else None
+        return frame if isinstance(frame, np.ndarray) and frame.ndim == 3 else None
 
     def close(self) -> None:
         """Closes the environment."""

@@ -13,13 +13,13 @@ import re
 from purejaxppo.config.references import absolute
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.host.gymnasium import POOL, Workers
+from purejaxppo.envs.host.gymnasium import POOL_OPTIONS, Workers
 from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION, MultiAgentEnv, count_worlds
 
 OPTIONS = {
-    **POOL,
+    **POOL_OPTIONS,
     "mask": Option(False, "Read the `action_mask` in each agent's info."),
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
 }
@@ -31,10 +31,10 @@ def task_names() -> list[str]:
     import pettingzoo
 
     spec = importlib.util.find_spec("mpe2")
-    places = spec.submodule_search_locations if spec else ()
-    modules = (module.name for module in pkgutil.iter_modules(places))
-    particles = [f"mpe2.{name}" for name in modules if re.search(r"_v\d+$", name)]
-    return particles + sorted(getattr(pettingzoo, "parallel_registry", {}))
+    folders = spec.submodule_search_locations if spec else ()
+    modules = (module.name for module in pkgutil.iter_modules(folders))
+    mpe_tasks = [f"mpe2.{name}" for name in modules if re.search(r"_v\d+$", name)]
+    return mpe_tasks + sorted(getattr(pettingzoo, "parallel_registry", {}))
 
 
 def make(
@@ -63,18 +63,18 @@ def make(
             whole number of worlds.
         SimulatorError: it fails when it is made.
     """
-    from purejaxppo.envs.host.workers.pettingzoo_world import WorldSpec
+    from purejaxppo.envs.host.workers.pettingzoo_world import PettingZooSpec
 
-    given, theirs = split(config.options, OPTIONS)
-    ours = with_defaults(given, OPTIONS)
-    maker = WorldSpec(
+    ours_given, env_options = split(config.options, OPTIONS)
+    options = with_defaults(ours_given, OPTIONS)
+    maker = PettingZooSpec(
         absolute(name),
-        tuple(sorted(theirs.items())),
+        tuple(sorted(env_options.items())),
         config.max_episode_steps,
-        mask=ours["mask"],
-        global_state=ours[GLOBAL_STATE],
+        mask=options["mask"],
+        global_state=options[GLOBAL_STATE],
     )
-    workers = Workers(config.name, maker, ours)
+    workers = Workers(config.name, maker, options)
     team = workers.info.team
     assert team is not None
     num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)

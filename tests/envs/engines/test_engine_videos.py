@@ -140,7 +140,7 @@ def test_old_frames_are_removed_when_a_new_one_arrives(tmp_path):
         games.reset(0)
         for _ in range(5):
             games.step(np.ones(2, int))
-            assert games.picture().ndim == 3
+            assert games.render_frame().ndim == 3
             folder = games.fleet.games[0].engine.log.parent
             assert len(list(folder.glob("f*.png"))) == 1
     assert not folder.exists()

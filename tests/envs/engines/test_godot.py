@@ -24,7 +24,7 @@ from purejaxppo import restore
 from purejaxppo.agents.decisions import has_next_obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.engines.godot.adapter import STREAMS
+from purejaxppo.envs.engines.godot.adapter import SEED_STRIDE
 from purejaxppo.envs.engines.process import free_port
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.workers.errors import SimulatorError
@@ -358,8 +358,8 @@ def test_each_game_is_started_once_and_unused_games_are_ended(tmp_path):
     evaluated = started(2)
     env.pool(4)
     trained = started(1)
-    assert described == [2 * STREAMS] and trained == [2 * STREAMS + 1]
-    assert evaluated == [3 * STREAMS, 3 * STREAMS + 1]
+    assert described == [2 * SEED_STRIDE] and trained == [2 * SEED_STRIDE + 1]
+    assert evaluated == [3 * SEED_STRIDE, 3 * SEED_STRIDE + 1]
     beside.close()
     env.close()
 

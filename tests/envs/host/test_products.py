@@ -10,7 +10,7 @@ from support.paths import EXAMPLE_ENVS
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.host.bridge import simulator_errors
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.recording import record_states
@@ -38,7 +38,7 @@ def play(env, actions, seeds=0):
 
     key = jax.random.key(0)
     try:
-        with named_failures("products", env):
+        with simulator_errors("products", env):
             if seeds:
                 return jax.device_get(jax.jit(jax.vmap(run))(jax.random.split(key, seeds)))
             return jax.device_get(jax.jit(run)(key))

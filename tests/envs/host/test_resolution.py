@@ -13,7 +13,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.workers.factory import make_spec
 from purejaxppo.envs.host.workers.pool import WorkerPool
-from purejaxppo.envs.host.workers.resolution import FIRST, Range, lost_digits
+from purejaxppo.envs.host.workers.resolution import NUM_COMPARED, Range, precision_warning
 
 SECONDS = np.int64(1_700_000_000)
 
@@ -23,7 +23,7 @@ def warning_for(*observations):
     values = Range("observation.x")
     for obs in observations:
         values.add(np.asarray(obs))
-    return lost_digits([[values]])
+    return precision_warning([[values]])
 
 
 def test_values_that_differ_by_less_than_eight_float32_multiples_get_a_warning():
@@ -65,18 +65,20 @@ def test_constants_small_numbers_and_float32_values_get_no_warning(observations)
 def test_observations_of_all_environments_are_compared():
     first, second = Range("a"), Range("a")
     first.add(np.array(300_000.0))
-    assert lost_digits([[first], [second]]) == ""
+    assert precision_warning([[first], [second]]) == ""
     second.add(np.array(300_000.1))
-    assert lost_digits([[first], [second]]).startswith("a is near 300000.1 and its first values")
+    assert precision_warning([[first], [second]]).startswith(
+        "a is near 300000.1 and its first values"
+    )
     second.add(np.array(300_001.0))
-    assert lost_digits([[first], [second]]) == ""
+    assert precision_warning([[first], [second]]) == ""
 
 
 def warnings_of(spec, action, caplog):
     with WorkerPool(spec, 3, kind="thread", num_workers=2, warns_as="task") as pool:
         pool.reset(0)
-        for step in range(2 * FIRST):
-            assert len(caplog.messages) == 0 or step >= FIRST
+        for step in range(2 * NUM_COMPARED):
+            assert len(caplog.messages) == 0 or step >= NUM_COMPARED
             pool.step(action)
     return caplog.messages
 
@@ -124,7 +126,7 @@ def test_training_warns_and_its_evaluations_do_not(name, part, caplog):
         env = registry.make(config, 3, evaluation=evaluation)
         state, _ = jax.jit(env.reset)(jax.random.key(0))
         step = jax.jit(partial(env.step, KEY))
-        for _ in range(FIRST):
+        for _ in range(NUM_COMPARED):
             state, out = step(state, jnp.zeros(3, jnp.int32))
         jax.block_until_ready(out)
         env.close()

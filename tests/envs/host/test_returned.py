@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from purejaxppo.envs.host.workers.factory import make_spec
 from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
-from purejaxppo.envs.host.workers.returned import flag, number
+from purejaxppo.envs.host.workers.returned import to_bool, to_float
 
 pytestmark = pytest.mark.xdist_group("processes")
 STEP = "Return (obs, reward, terminated, truncated, info), as in Gymnasium."
@@ -160,7 +160,7 @@ ONES += (jnp.float32(1), jnp.ones(1, jnp.bfloat16), Fraction(2, 2), Decimal(1))
 
 @pytest.mark.parametrize("value", ONES, ids=repr)
 def test_the_number_1_of_any_type_is_a_valid_reward_and_flag(value):
-    reward, end = number(value, "reward"), flag(value, "terminated")
+    reward, end = to_float(value, "reward"), to_bool(value, "terminated")
     assert (type(reward), reward, end) == (float, 1.0, True)
 
 
@@ -177,15 +177,15 @@ def test_the_number_1_of_any_type_is_a_valid_reward_and_flag(value):
 )
 def test_a_reward_that_is_not_one_number_is_an_error(value, words):
     with pytest.raises(ValueError, match=rf"^step returned {words}. Return a single number.$"):
-        number(value, "reward")
+        to_float(value, "reward")
 
 
 def test_nan_and_infinite_rewards_are_accepted_by_the_conversion():
-    assert np.isnan(number(np.array([np.nan]), "reward"))
-    assert number(float("inf"), "reward") == np.inf
+    assert np.isnan(to_float(np.array([np.nan]), "reward"))
+    assert to_float(float("inf"), "reward") == np.inf
 
 
 @pytest.mark.parametrize("value", [None, 2, 0.5, np.nan, "False", np.zeros(2, bool), {}])
 def test_a_flag_that_is_not_true_or_false_is_an_error(value):
     with pytest.raises(ValueError, match=r"^step returned truncated .*. Return True or False.$"):
-        flag(value, "truncated")
+        to_bool(value, "truncated")

@@ -43,7 +43,7 @@ OPTIONS = {
     "port": game_env.port(11008),
 }
 PROGRAMS = ("godot", "godot4")
-STREAMS = 100_003
+SEED_STRIDE = 100_003
 """Distance between the seeds of two runs' games."""
 
 
@@ -88,7 +88,7 @@ def make(
     editor = name == EDITOR
 
     def first_seed(update: int) -> int:
-        return seed_at(2 * seed + evaluation, update) * STREAMS % 2**31
+        return seed_at(2 * seed + evaluation, update) * SEED_STRIDE % 2**31
 
     with errors_of(config.name):
         layout, waiting = first_game(

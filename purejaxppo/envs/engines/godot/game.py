@@ -207,7 +207,7 @@ class Game:
         obs: list[Message] = self.answer()["obs"]
         return obs
 
-    def picture(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """The frame that was drawn last, uint8 [H, W, 3]; None of a game that is not recorded.
 
         Frames are files, of which all earlier ones are removed.

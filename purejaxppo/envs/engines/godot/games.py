@@ -112,9 +112,9 @@ class Games:
         engines = (game.engine for game in self._games)
         return [engine.pid for engine in engines if isinstance(engine, GameProcess)]
 
-    def picture(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """The first game's last frame, uint8 [H, W, 3]; None if it is not recorded."""
-        return self._games[0].picture()
+        return self._games[0].render_frame()
 
     def close(self) -> None:
         """Ends the games; a second call does nothing."""

@@ -24,9 +24,9 @@ from purejaxppo.envs.engines.unity.parameters import Parameter
 from purejaxppo.envs.engines.unity.player import Player, PlayerSpec, executable
 from purejaxppo.envs.engines.unity.players import Players, probe
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.host.bridge import HostEnv, HostState, Token, seed_at, spread
+from purejaxppo.envs.host.bridge import HostEnv, HostState, Token, repeat_for_seeds, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
-from purejaxppo.envs.host.gymnasium import STREAMS
+from purejaxppo.envs.host.gymnasium import SEED_STRIDE
 from purejaxppo.envs.options import Option, with_defaults
 
 OPTIONS = {
@@ -204,7 +204,7 @@ class UnityEnv(GameEnv):
             def set_values(values: Any) -> None:
                 pool.envs.tell(dict(zip(names, values.tolist(), strict=True)))
 
-            return pool.tell(set_values, token, values)
+            return pool.send_values(set_values, token, values)
 
         @tell.def_vmap
         def fold(size: int, batched: list[bool], token: Token, values: Array) -> tuple[Token, bool]:
@@ -212,7 +212,7 @@ class UnityEnv(GameEnv):
                 x[0] if own else x for x, own in zip((token, values), batched, strict=True)
             )
             token = self._tell_of(size * num_envs, names)(token, values)
-            return spread(token, size), True
+            return repeat_for_seeds(token, size), True
 
         self._tells[num_envs] = tell
         return tell
@@ -240,7 +240,7 @@ class UnityEnv(GameEnv):
 
 def _seed_after(seed: int, update: int) -> int:
     """The first player's seed in a run that continues after `update` updates."""
-    return seed_at(seed, update) * STREAMS % 2**30
+    return seed_at(seed, update) * SEED_STRIDE % 2**30
 
 
 def _varied(

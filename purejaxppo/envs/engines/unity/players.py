@@ -123,7 +123,7 @@ class Players:
         """See `bridge.Pool`."""
         return next((w.diverged_value for w in self._worlds if w.diverged_value), "")
 
-    def picture(self) -> None:
+    def render_frame(self) -> None:
         """None: players draw in windows of their own."""
 
     def close(self) -> None:

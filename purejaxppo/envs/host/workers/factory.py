@@ -21,7 +21,7 @@ Options = dict[str, Any]
 """Arguments of a simulator, by name."""
 
 
-NORMALIZING = {
+NORMALISING_WRAPPERS = {
     "NormalizeReward": "ppo.normalize_reward = true",
     "NormalizeObservation": "ppo.normalize_obs = true",
 }
@@ -39,7 +39,7 @@ class Maker(Protocol):
         """
 
 
-class Description(Maker, Protocol):
+class HashableMaker(Maker, Protocol):
     """A hashable maker that says whether its environment observes the masks of its infos."""
 
     @property
@@ -51,7 +51,7 @@ class Description(Maker, Protocol):
 
 
 @dataclass(frozen=True)
-class Spec:
+class GymnasiumSpec:
     """A Gymnasium environment by name; see `make_spec`."""
 
     name: str
@@ -103,7 +103,7 @@ def make_spec(
     pixels: int = 0,
     frame_stack: int = 1,
     mask: bool = False,
-) -> Spec:
+) -> GymnasiumSpec:
     """Describes a Gymnasium environment; nothing is imported or made yet.
 
     Args:
@@ -120,7 +120,7 @@ def make_spec(
     """
     pairs = tuple(sorted((options or {}).items()))
     paths = tuple(map(absolute, wrappers))
-    return Spec(absolute(name), paths, pairs, max_episode_steps, pixels, frame_stack, mask)
+    return GymnasiumSpec(absolute(name), paths, pairs, max_episode_steps, pixels, frame_stack, mask)
 
 
 def time_limit(env: Gymnasium) -> int:
@@ -128,15 +128,15 @@ def time_limit(env: Gymnasium) -> int:
 
     It is that of its `TimeLimit`, or else its attribute `max_episode_steps`.
     """
-    return _enforced(env) or _announced(env)
+    return _wrapper_limit(env) or _declared_limit(env)
 
 
 def with_time_limit(env: Gymnasium) -> Gymnasium:
     """The environment, with a `TimeLimit` added if it only declares a limit in an attribute."""
     from gymnasium.wrappers import TimeLimit
 
-    limit = _announced(env)
-    return TimeLimit(env, limit) if limit and not _enforced(env) else env
+    limit = _declared_limit(env)
+    return TimeLimit(env, limit) if limit and not _wrapper_limit(env) else env
 
 
 def with_copies(env: Gymnasium) -> Gymnasium:
@@ -165,7 +165,7 @@ def _copied(result: Any) -> Any:
     return (copy.deepcopy(result[0]), *result[1:]) if isinstance(result, tuple) else result
 
 
-def _enforced(env: Gymnasium) -> int:
+def _wrapper_limit(env: Gymnasium) -> int:
     """The smallest limit of its `TimeLimit` wrappers; 0 if there are none."""
     from gymnasium.wrappers import TimeLimit
 
@@ -182,7 +182,7 @@ def _wrappers_of(env: Gymnasium) -> Iterator[Any]:
         env = env.env
 
 
-def _announced(env: Gymnasium) -> int:
+def _declared_limit(env: Gymnasium) -> int:
     """Return `max_episode_steps` of the innermost environment; 0 without it.
 
     Raises:
@@ -240,14 +240,14 @@ def _from_file(file: str, name: str, options: Options, max_episode_steps: int) -
     """An instance of a class in a file, under a time limit if one is given."""
     import gymnasium
 
-    kind = in_file(file, name, "env.name", inspect.isclass, "class")
-    if not issubclass(kind, gymnasium.Env):
+    env_class = in_file(file, name, "env.name", inspect.isclass, "class")
+    if not issubclass(env_class, gymnasium.Env):
         raise MakeError(f"env.name: {file}:{name} is not a subclass of gymnasium.Env.")
     try:
-        inspect.signature(kind).bind(**options)
+        inspect.signature(env_class).bind(**options)
     except TypeError as error:
         raise MakeError(f"env.options: {file}:{name}: {one_line(error)}") from error
-    env = kind(**options)
+    env = env_class(**options)
     return gymnasium.wrappers.TimeLimit(env, max_episode_steps) if max_episode_steps else env
 
 
@@ -255,20 +255,22 @@ def _wrapper(name: str) -> Any:
     """The class of a wrapper."""
     import gymnasium
 
-    where = f"env.options.wrappers: {name}"
-    module, _, class_name = name.rpartition(":")
-    if module.endswith(".py"):
-        return in_file(module, class_name, "env.options.wrappers", inspect.isclass, "class")
-    place = import_named(module, where) if module else gymnasium.wrappers
+    field = f"env.options.wrappers: {name}"
+    module_name, _, class_name = name.rpartition(":")
+    if module_name.endswith(".py"):
+        return in_file(module_name, class_name, "env.options.wrappers", inspect.isclass, "class")
+    module = import_named(module_name, field) if module_name else gymnasium.wrappers
     try:
-        return getattr(place, class_name)
+        return getattr(module, class_name)
     except AttributeError:
-        close = nearest(class_name, dir(place))
+        close = nearest(class_name, dir(module))
         hint = f". Did you mean {close!r}?" if close else ""
-        raise MakeError(f"{where}: {place.__name__} does not define {class_name!r}{hint}") from None
+        raise MakeError(
+            f"{field}: {module.__name__} does not define {class_name!r}{hint}"
+        ) from None
 
 
-def _check_wrapper(kind: type, where: str) -> None:
+def _check_wrapper(wrapper_class: type, field: str) -> None:
     """Check that a wrapper does not normalise by running statistics.
 
     Its statistics would not be saved with the agent, and would change evaluations.
@@ -277,13 +279,13 @@ def _check_wrapper(kind: type, where: str) -> None:
         MakeError: it is Gymnasium's `NormalizeReward` or `NormalizeObservation`, also for vector
             environments, or a subclass.
     """
-    for base in kind.__mro__:
-        if base.__name__ in NORMALIZING and base.__module__.startswith("gymnasium."):
-            derived = f" (a {base.__name__})" if kind is not base else ""
+    for base in wrapper_class.__mro__:
+        if base.__name__ in NORMALISING_WRAPPERS and base.__module__.startswith("gymnasium."):
+            derived = f" (a {base.__name__})" if wrapper_class is not base else ""
             raise MakeError(
-                f"{where}: the wrapper {kind.__name__}{derived} normalises with running statistics "
-                f"that are not saved with the agent. Remove it and set "
-                f"{NORMALIZING[base.__name__]}."
+                f"{field}: the wrapper {wrapper_class.__name__}{derived} normalises with running "
+                f"statistics that are not saved with the agent. Remove it and set "
+                f"{NORMALISING_WRAPPERS[base.__name__]}."
             )
 
 

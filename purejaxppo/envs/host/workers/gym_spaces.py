@@ -35,7 +35,7 @@ from purejaxppo.spaces import (
 )
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-WIDE = ("float64", "int64", "int16", "uint32", "uint64")
+NARROWED_DTYPES = ("float64", "int64", "int16", "uint32", "uint64")
 """Dtypes that JAX, or the code that reads observations, would narrow."""
 
 
@@ -71,7 +71,7 @@ def _plain_space(space: Any, role: str) -> Space:
         if 0 in space.shape:
             raise MakeError(f"the {role} space contains an empty Box of shape {space.shape}.")
         low, high = space.low.astype(float), space.high.astype(float)
-        return Box.between(low, high, narrow(space.dtype, low, high))
+        return Box.between(low, high, stored_dtype(space.dtype, low, high))
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -104,14 +104,16 @@ def convert(space: Any) -> Space:
         if 0 in space.shape:
             raise ValueError(f"a Box of shape {space.shape} is empty")
         dtype = str(np.dtype(space.dtype))
-        return Box.between(low, high, narrow(dtype, low, high) if dtype in WIDE else dtype)
+        return Box.between(
+            low, high, stored_dtype(dtype, low, high) if dtype in NARROWED_DTYPES else dtype
+        )
     raise ValueError(
         f"the space {kind} is not supported. Supported: Box, Discrete, MultiDiscrete, MultiBinary, "
         f"Dict."
     )
 
 
-def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
+def stored_dtype(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
     """The dtype for numbers between bounds: uint8, int32 or float32.
 
     Integers beyond the range of int32 become floats, which rounds them instead of wrapping around.
@@ -148,11 +150,11 @@ def native_form(space: Any, *, role: str = "observation", is_mask: bool = False)
             )
         )
     if is_mask and isinstance(space, spaces.Box | spaces.MultiBinary):
-        ours: Any = Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
+        stored_space: Any = Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
     else:
-        ours = _plain_space(space, role)
+        stored_space = _plain_space(space, role)
     start = np.asarray(getattr(space, "start", 0))
-    return NativeArray(ours, tuple(space.shape), str(space.dtype), _nested(start.tolist()))
+    return NativeArray(stored_space, tuple(space.shape), str(space.dtype), _nested(start.tolist()))
 
 
 def _nested(numbers: Any) -> Any:
@@ -216,19 +218,19 @@ def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -
         if MASK in keys or isinstance(space, spaces.MultiBinary) or space.dtype == BOOL:
             limits = 0, 1
         elif not np.issubdtype(space.dtype, np.floating):
-            limits = _integers(space)
+            limits = _integer_range(space)
     seen = Range(name) if isinstance(space, spaces.Box) else None
-    yield Source(name, keys, space.shape, start, kind, limits, _exact(limits), seen)
+    yield Source(name, keys, space.shape, start, kind, limits, _exact_dtypes(limits), seen)
 
 
-def _integers(space: Any) -> tuple[int, int]:
+def _integer_range(space: Any) -> tuple[int, int]:
     """Return the smallest and the largest integer that the dtypes of a Box and its `Space` hold."""
-    ours = narrow(space.dtype, space.low.astype(float), space.high.astype(float))
-    ranges = [np.iinfo(dtype) for dtype in (space.dtype, ours) if dtype != "float32"]
+    stored = stored_dtype(space.dtype, space.low.astype(float), space.high.astype(float))
+    ranges = [np.iinfo(dtype) for dtype in (space.dtype, stored) if dtype != "float32"]
     return max(int(dtype.min) for dtype in ranges), min(int(dtype.max) for dtype in ranges)
 
 
-def _exact(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
+def _exact_dtypes(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
     """Return the dtypes with all values within `limits`; None: all dtypes of numbers."""
     if limits is None:
         return INTEGERS | FLOATS | {BOOL}
@@ -269,8 +271,8 @@ def _array(source: Source, obs: Any) -> np.ndarray:
             obs = obs[key]
         except (KeyError, IndexError, TypeError):
             raise MakeError(
-                f"{source.name} is missing from {_container(obs)}. Return every part of the "
-                f"observation space, or change the space."
+                f"{source.name} is missing from {_describe_container(obs)}. Return every part of "
+                f"the observation space, or change the space."
             ) from None
     if obs is not None:
         with contextlib.suppress(TypeError, ValueError):
@@ -282,7 +284,7 @@ def _array(source: Source, obs: Any) -> np.ndarray:
     )
 
 
-def _container(obs: Any) -> str:
+def _describe_container(obs: Any) -> str:
     """Describe a value that lacks a part of an observation."""
     if isinstance(obs, Mapping):
         return f"a dict with the keys {', '.join(map(repr, obs)) or '(none)'}"
@@ -294,12 +296,12 @@ def _container(obs: Any) -> str:
 def _check_values(source: Source, part: np.ndarray) -> None:
     """Raise MakeError if a cast to the dtype of the space would change a value."""
     if part.dtype.kind not in "biufO":
-        raise MakeError(_wrong_dtype(source, part))
+        raise MakeError(_dtype_message(source, part))
     try:
         # Not float32, which would round limits such as 2**31 - 1.
         numbers = part if part.dtype.kind in "iu" else part.astype(np.float64)
     except (TypeError, ValueError):
-        raise MakeError(_wrong_dtype(source, part)) from None
+        raise MakeError(_dtype_message(source, part)) from None
     if source.limits is None:
         return
     least, most = source.limits
@@ -315,7 +317,7 @@ def _check_values(source: Source, part: np.ndarray) -> None:
     )
 
 
-def _wrong_dtype(source: Source, part: np.ndarray) -> str:
+def _dtype_message(source: Source, part: np.ndarray) -> str:
     """Return the error for values that are not numbers."""
     return (
         f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) contains real "
@@ -323,21 +325,21 @@ def _wrong_dtype(source: Source, part: np.ndarray) -> str:
     )
 
 
-def encoder(space: Any, places: Sequence[Source] = ()) -> Callable[[Any], Any]:
+def encoder(space: Any, parts: Sequence[Source] = ()) -> Callable[[Any], Any]:
     """Return a function from a Gymnasium observation to an array or a dict of arrays.
 
     Args:
         space: of the observation.
-        places: its `sources`; made here if empty.
+        parts: its `sources`; computed if empty.
     """
-    ours, places = observation_space(space), places or tuple(sources(space))
-    kinds = tuple(leaves(ours))
+    stored_space, parts = observation_space(space), parts or tuple(sources(space))
+    stored_leaves = tuple(leaves(stored_space))
 
     def encode(obs: Any) -> Any:
         arrays = (
             read(source, obs).reshape(leaf.shape).astype(leaf.dtype)
-            for source, leaf in zip(places, kinds, strict=True)
+            for source, leaf in zip(parts, stored_leaves, strict=True)
         )
-        return tree_of(ours, arrays)
+        return tree_of(stored_space, arrays)
 
     return encode

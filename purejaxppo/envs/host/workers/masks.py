@@ -11,7 +11,7 @@ import numpy as np
 
 from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.envs.host.workers.gym_spaces import action_space
-from purejaxppo.envs.host.workers.returned import pair
+from purejaxppo.envs.host.workers.returned import reset_result
 from purejaxppo.envs.teams import mask_space
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -35,14 +35,14 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
         mask = mask_space(action_space(env.action_space))
         if mask is None:
             raise MakeError(f"{name}: env.options.mask = true needs discrete actions. Use false.")
-        own = env.observation_space
-        self._parts = isinstance(own, gymnasium.spaces.Dict)
-        parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {"obs": own}
+        space = env.observation_space
+        self._parts = isinstance(space, gymnasium.spaces.Dict)
+        parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {"obs": space}
         self.observation_space = gymnasium.spaces.Dict(parts | {MASK: gymnasium_space(mask)})
 
     def reset(self, **options: Any) -> Any:
         """Resets the environment; the observation has the mask of the first step."""
-        obs, info = pair(self.env.reset(**options))
+        obs, info = reset_result(self.env.reset(**options))
         return self._with_mask(obs, info, "reset"), info
 
     def step(self, action: Any) -> Any:
@@ -71,10 +71,10 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, wh
         MakeError: there is no mask, or it does not fit the space.
     """
     if MASK not in info:
-        there = ", ".join(map(repr, info)) or "no keys"
+        keys = ", ".join(map(repr, info)) or "no keys"
         raise MakeError(
             f"{where} = true needs an 'action_mask' in every info, but the info from {when} has "
-            f"{there}. Add it, or use false."
+            f"{keys}. Add it, or use false."
         )
     return _mask(info[MASK], action_space(space), f"{where}: the action_mask from {when}")
 

@@ -26,8 +26,8 @@ from purejaxppo.envs.host.workers.gym_spaces import (
     sources,
 )
 from purejaxppo.envs.host.workers.masks import gymnasium_space, mask_in
-from purejaxppo.envs.host.workers.returned import flag, number, pair
-from purejaxppo.envs.host.workers.worker import GymWorld, own_errors
+from purejaxppo.envs.host.workers.returned import reset_result, to_bool, to_float
+from purejaxppo.envs.host.workers.worker import MultiAgentGymEnv, ignoring_float_errors
 from purejaxppo.envs.native import NativeComposite, NativeSpaces, form_of
 from purejaxppo.envs.teams import (
     ALIVE,
@@ -43,7 +43,7 @@ from purejaxppo.spaces import MASK, Box, Dict, Space, leaves
 
 
 @dataclass(frozen=True)
-class WorldSpec:
+class PettingZooSpec:
     """A PettingZoo environment by name: the description from which a worker makes its worlds.
 
     Args:
@@ -61,7 +61,7 @@ class WorldSpec:
     mask: bool = False
     global_state: bool = False
 
-    def __call__(self, render_mode: str | None = None) -> "ParallelWorld":
+    def __call__(self, render_mode: str | None = None) -> "ParallelGymEnv":
         """Makes one world."""
         options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
         try:
@@ -79,37 +79,37 @@ class WorldSpec:
                 f"env.name = pettingzoo/{self.name}: expected a pettingzoo.ParallelEnv, got "
                 f"{type(env).__name__}."
             )
-        return ParallelWorld(env, self)
+        return ParallelGymEnv(env, self)
 
 
 def _builder(name: str) -> Any:
     """The class or function that makes an environment."""
-    where, _, attribute = name.rpartition(":")
-    if where.endswith(".py"):
-        return in_file(where, attribute, "env.name", callable, "function or class")
-    label = f"env.name: pettingzoo/{name}"
+    module_name, _, attribute = name.rpartition(":")
+    if module_name.endswith(".py"):
+        return in_file(module_name, attribute, "env.name", callable, "function or class")
+    field = f"env.name: pettingzoo/{name}"
     if "/" in name:
-        return _registered(name, label)
-    module = _module(where or name, label)
-    attribute = attribute if where else "parallel_env"
+        return _registered(name, field)
+    module = _module(module_name or name, field)
+    attribute = attribute if module_name else "parallel_env"
     builder = getattr(module, attribute, None)
     if callable(builder):
         return builder
-    if not where and hasattr(module, "env"):
+    if not module_name and hasattr(module, "env"):
         raise MakeError(
-            f"{label} is turn-based (AEC). Use a parallel environment: a module with parallel_env."
+            f"{field} is turn-based (AEC). Use a parallel environment: a module with parallel_env."
         )
     close = nearest(attribute, [key for key in vars(module) if not key.startswith("_")])
-    hint = f". Did you mean {close!r}?" if where and close else ""
-    raise MakeError(f"{label}: {module.__name__} does not define {attribute!r}{hint}")
+    hint = f". Did you mean {close!r}?" if module_name and close else ""
+    raise MakeError(f"{field}: {module.__name__} does not define {attribute!r}{hint}")
 
 
-def _registered(name: str, label: str) -> Any:
+def _registered(name: str, field: str) -> Any:
     """A function that makes an environment of PettingZoo's registry, which exists since 1.27."""
     known = getattr(pettingzoo, "parallel_registry", {})
     if name not in known:
         close = nearest(name, known)
-        raise MakeError(f"{label}: unknown id{f'. Did you mean {close!r}?' if close else ''}")
+        raise MakeError(f"{field}: unknown id{f'. Did you mean {close!r}?' if close else ''}")
 
     def build(**options: Any) -> Any:
         try:
@@ -122,24 +122,24 @@ def _registered(name: str, label: str) -> Any:
     return build
 
 
-def _module(name: str, label: str) -> Any:
+def _module(name: str, field: str) -> Any:
     """A module by name; the error for one that is not in its package names the nearest."""
     try:
-        return import_named(name, label)
+        return import_named(name, field)
     except LoadError as error:
         package, _, last = name.rpartition(".")
         missing = isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name
         if not (package and missing):
             raise
         known = [
-            module.name for module in pkgutil.iter_modules(import_named(package, label).__path__)
+            module.name for module in pkgutil.iter_modules(import_named(package, field).__path__)
         ]
         close = nearest(last, known)
         hint = f". Did you mean '{package}.{close}'?" if close else ""
-        raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
+        raise MakeError(f"{field}: {package} has no module {last!r}{hint}") from error
 
 
-class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
+class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
     """One world of A agents.
 
     For an agent that is done the last observation is repeated and the reward is 0; the episode is
@@ -150,7 +150,7 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         spec: its description.
     """
 
-    def __init__(self, env: ParallelEnv, spec: WorldSpec) -> None:
+    def __init__(self, env: ParallelEnv, spec: PettingZooSpec) -> None:
         """Pads the agents' spaces to common ones.
 
         Raises:
@@ -162,26 +162,28 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         self.agents = list(env.possible_agents)
         self.max_episode_steps = self._limit(spec.max_episode_steps) or None
         spaces = [env.observation_space(agent) for agent in self.agents]
-        self._own = [observation_space(space) for space in spaces]
-        places = [
+        self._obs_spaces = [observation_space(space) for space in spaces]
+        obs_sources = [
             tuple(sources(space, f"{agent}: observation"))
             for agent, space in zip(self.agents, spaces, strict=True)
         ]
-        self._encode = [encoder(*pair) for pair in zip(spaces, places, strict=True)]
-        self.observation_ranges = [part.range for own in places for part in own if part.range]
-        """Of the agents' first observations; see `resolution.lost_digits`."""
-        self._acts = [env.action_space(agent) for agent in self.agents]
-        self._decode = [decoder(space) for space in self._acts]
-        split = [split_mask(space) for space in self._own]
+        self._encode = [encoder(*pair) for pair in zip(spaces, obs_sources, strict=True)]
+        self.observation_ranges = [
+            part.range for agent_sources in obs_sources for part in agent_sources if part.range
+        ]
+        """Of the agents' first observations; see `resolution.precision_warning`."""
+        self._action_spaces = [env.action_space(agent) for agent in self.agents]
+        self._decode = [decoder(space) for space in self._action_spaces]
+        split = [split_mask(space) for space in self._obs_spaces]
         try:
             team = Team(
                 agents=tuple(map(str, self.agents)),
                 observations=tuple(space for space, _ in split),
-                actions=tuple(map(action_space, self._acts)),
+                actions=tuple(map(action_space, self._action_spaces)),
                 masked=self._mask or any(masked for _, masked in split),
-                native=tuple(map(self._native, spaces, self._acts)),
+                native=tuple(map(self._native, spaces, self._action_spaces)),
             )
-            self._shows_state = False
+            self._has_own_state = False
             if spec.global_state:
                 team = replace(team, state=self._state_space(team))
         except ValueError as error:
@@ -192,20 +194,20 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
 
     def _native(self, observation: Any, action: Any) -> NativeSpaces:
         """Return an agent's form; with a mask from infos, {"obs": ..., "action_mask": ...}."""
-        own, mask = native(observation, action), mask_space(action_space(action))
+        forms, mask = native(observation, action), mask_space(action_space(action))
         if not self._mask or mask is None:
-            return own
-        parts = (("obs", own.observation), (MASK, form_of(mask)))
-        return own._replace(observation=NativeComposite(parts))
+            return forms
+        parts = (("obs", forms.observation), (MASK, form_of(mask)))
+        return forms._replace(observation=NativeComposite(parts))
 
-    def _limit(self, asked: int) -> int:
+    def _limit(self, requested: int) -> int:
         """The smallest of the requested and the environment's time limits; 0 if there is none."""
         unwrapped = self.env.unwrapped
         limits = [
             checked_limit(getattr(unwrapped, name, None), f"pettingzoo/{self.name}: {name}")
             for name in ("max_cycles", "max_episode_steps")
         ]
-        return min((limit for limit in (asked, *limits) if limit), default=0)
+        return min((limit for limit in (requested, *limits) if limit), default=0)
 
     def _state_space(self, team: Team) -> Box:
         """Space of the world's own state, if it has one, or of all observations."""
@@ -214,14 +216,14 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
             state = np.asarray(self.env.state())
         except (NotImplementedError, AttributeError):
             return joined_state_space(team.joint_observation["obs"])
-        self._shows_state = True
+        self._has_own_state = True
         return Box((state.size,))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Starts an episode with all agents."""
-        obs, infos = pair(self.env.reset(seed=seed, options=options))
+        obs, infos = reset_result(self.env.reset(seed=seed, options=options))
         absent = [agent for agent in self.agents if agent not in self.env.agents]
         if absent:
             raise MakeError(
@@ -229,29 +231,29 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
                 f"join later are not supported. Start every episode with all possible_agents."
             )
         self._elapsed = 0
-        self._left: set[Any] = set()  # agents that have ended and are not in the world any more
+        self._removed: set[Any] = set()  # agents that have ended and are not in the world any more
         self._alive = np.ones(len(self.agents), bool)
-        self._seen = [self._see(i, obs, infos, "reset") for i in range(len(self.agents))]
+        self._last_obs = [self._read_obs(i, obs, infos, "reset") for i in range(len(self.agents))]
         nothing = np.zeros(len(self.agents), np.float32)
         return self._observation(nothing, nothing), {}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Takes one step with the actions of the agents that are not done."""
-        lived = np.flatnonzero(self._alive).tolist()
-        actions = self._actions(action, lived)
+        acting = np.flatnonzero(self._alive).tolist()
+        actions = self._actions(action, acting)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         self._elapsed += 1
-        late = 0 < (self.max_episode_steps or 0) <= self._elapsed
+        at_limit = 0 < (self.max_episode_steps or 0) <= self._elapsed
         reward, end = np.zeros(len(self.agents)), np.full(len(self.agents), ALIVE)
-        for i in lived:
+        for i in acting:
             agent = self.agents[i]
-            self._seen[i] = self._see(i, obs, infos, "step")
-            reward[i] = number(self._part(rewards, agent, "reward"), f"reward of {agent}")
-            terminated = self._part(terminations, agent, "termination")
-            truncated = self._part(truncations, agent, "truncation")
-            if flag(terminated, f"termination of {agent}"):
+            self._last_obs[i] = self._read_obs(i, obs, infos, "step")
+            reward[i] = to_float(self._entry(rewards, agent, "reward"), f"reward of {agent}")
+            terminated = self._entry(terminations, agent, "termination")
+            truncated = self._entry(truncations, agent, "truncation")
+            if to_bool(terminated, f"termination of {agent}"):
                 end[i] = TERMINATED
-            elif flag(truncated, f"truncation of {agent}") or late:
+            elif to_bool(truncated, f"truncation of {agent}") or at_limit:
                 end[i] = TRUNCATED
             elif agent not in self.env.agents:
                 raise ValueError(
@@ -261,14 +263,20 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         self._alive &= end == ALIVE
         if self._alive.any():
             self._check_agents(ended, terminations, truncations)
-        over, cut = not self._alive.any(), bool((end == TRUNCATED).any())
-        return self._observation(reward, end), 0.0, over and not cut, over and cut, {}
+        all_ended, any_truncated = not self._alive.any(), bool((end == TRUNCATED).any())
+        return (
+            self._observation(reward, end),
+            0.0,
+            all_ended and not any_truncated,
+            all_ended and any_truncated,
+            {},
+        )
 
-    @own_errors
-    def _actions(self, action: Any, lived: list[int]) -> dict[Any, Any]:
+    @ignoring_float_errors
+    def _actions(self, action: Any, acting: list[int]) -> dict[Any, Any]:
         """Return the actions of the agents that are not done, as the world takes them."""
         joint = self.team.split(action, np)
-        return {self.agents[i]: self._decode[i](joint[i]) for i in lived}
+        return {self.agents[i]: self._decode[i](joint[i]) for i in acting}
 
     def _check_agents(
         self, ended: list[Any], terminations: dict[Any, Any], truncations: dict[Any, Any]
@@ -293,19 +301,19 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         for agent in ended:
             # Some worlds keep ended agents in the list, and report their end at every step.
             acts = not (terminations.get(agent, True) or truncations.get(agent, True))
-            if agent in present and (acts or agent in self._left):
+            if agent in present and (acts or agent in self._removed):
                 raise MakeError(
                     f"pettingzoo/{self.name}: {agent} is in agents again after it was terminated "
                     f"or truncated. Agents cannot return within an episode. Do not terminate or "
                     f"truncate {agent}, or end the episode of all agents."
                 )
-        self._left |= {
+        self._removed |= {
             agent
             for agent, alive in zip(self.agents, self._alive, strict=True)
             if not alive and agent not in present
         }
 
-    def _part(self, parts: Any, agent: Any, name: str) -> Any:
+    def _entry(self, parts: Any, agent: Any, name: str) -> Any:
         """Return an agent's part of a result of `reset` or `step`.
 
         Raises:
@@ -327,29 +335,29 @@ class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
         """Ends the world."""
         self.env.close()
 
-    @own_errors
-    def _see(
+    @ignoring_float_errors
+    def _read_obs(
         self, i: int, obs: dict[Any, Any], infos: dict[Any, Any], when: str
     ) -> tuple[Any, Any]:
         """(observation, mask or None) of agent i."""
         agent = self.agents[i]
-        seen = self._part(obs, agent, "observation")
-        own, mask = split_mask_off(self._encode[i](seen), self._own[i])
+        raw_obs = self._entry(obs, agent, "observation")
+        agent_obs, mask = split_mask_off(self._encode[i](raw_obs), self._obs_spaces[i])
         if self._mask:
             where = f"pettingzoo/{self.name}: env.options.mask"
             when = f"{when} for {agent}"
-            mask = mask_in(infos.get(agent, {}), self._acts[i], where, when)
-        return own, mask
+            mask = mask_in(infos.get(agent, {}), self._action_spaces[i], where, when)
+        return agent_obs, mask
 
-    @own_errors
+    @ignoring_float_errors
     def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
         """The world's observation, in the space `Team.joint_observation`."""
-        joined = self.team.join([own for own, _ in self._seen], np)
+        joined = self.team.join([agent_obs for agent_obs, _ in self._last_obs], np)
         out = {"obs": joined, "reward": reward.astype(np.float32), "end": end.astype(np.uint8)}
         if self.team.mask is not None:
-            out[MASK] = self.team.join_masks([mask for _, mask in self._seen], np)
+            out[MASK] = self.team.join_masks([mask for _, mask in self._last_obs], np)
         if self.team.state is not None:
-            state = self.env.state() if self._shows_state else joined
+            state = self.env.state() if self._has_own_state else joined
             out["state"] = np.asarray(state, np.float32).ravel()
         return _in_shape(out, self.team.joint_observation)
 

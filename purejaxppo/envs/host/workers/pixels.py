@@ -42,10 +42,10 @@ class Pixels(gymnasium.ObservationWrapper[Any, Any, Any]):
     def _picture(self) -> np.ndarray:
         from PIL import Image
 
-        picture = np.array(self.env.render())  # a copy: some environments draw into one buffer
-        if picture.shape[:2] == (self.size, self.size):
-            return picture
-        image = Image.fromarray(picture).resize((self.size, self.size), Image.Resampling.BOX)
+        frame = np.array(self.env.render())  # a copy: some environments draw into one buffer
+        if frame.shape[:2] == (self.size, self.size):
+            return frame
+        image = Image.fromarray(frame).resize((self.size, self.size), Image.Resampling.BOX)
         return np.asarray(image)
 
 

@@ -26,16 +26,16 @@ import numpy as np
 
 from purejaxppo.envs.host.workers import supervisor
 from purejaxppo.envs.host.workers.factory import Maker
-from purejaxppo.envs.host.workers.resolution import FIRST
+from purejaxppo.envs.host.workers.resolution import NUM_COMPARED
 from purejaxppo.envs.host.workers.worker import (
     GRACE_SECONDS,
-    PATROL_SECONDS,
+    POLL_SECONDS,
     EnvInfo,
-    Fault,
     Job,
+    WorkerFailure,
+    buffer_bytes,
     buffers,
     serve,
-    size_of,
 )
 from purejaxppo.envs.step import EnvStep, copied
 from purejaxppo.parallel.cores import cpu_cores
@@ -44,10 +44,10 @@ from purejaxppo.spaces import arrays_of, tree_of
 log = logging.getLogger("purejaxppo")
 
 START_SECONDS = 60.0  # for a new interpreter to import `worker`
-MOST_PRINTED = 1_000_000
+MAX_OUTPUT_BYTES = 1_000_000
 """Number of bytes that the environments of a worker may print."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-BOOT = (
+BOOT_CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from purejaxppo.envs.host.workers.worker import main; main(*map(int, sys.argv[2:]))"
 )
@@ -86,22 +86,22 @@ class Handle:
     def receive(self, doing: str) -> Any:
         """Returns the worker's reply, or raises the error that it reports or died of."""
         try:
-            answer = self.connection.recv()
+            reply = self.connection.recv()
         except (EOFError, OSError):
-            raise self.death(doing) from None
-        if not isinstance(answer, Fault):
-            return answer
-        if answer.refused:
-            raise ValueError(answer.summary)
-        message = f"environment {answer.env} (worker {self.index}) {answer.summary}"
-        raise WorkerError(f"{message}\n\n{answer.trace}", self.index, (answer.env,))
+            raise self.exit_error(doing) from None
+        if not isinstance(reply, WorkerFailure):
+            return reply
+        if reply.is_config_error:
+            raise ValueError(reply.summary)
+        message = f"environment {reply.env} (worker {self.index}) {reply.summary}"
+        raise WorkerError(f"{message}\n\n{reply.trace}", self.index, (reply.env,))
 
-    def death(self, doing: str) -> WorkerError:
+    def exit_error(self, doing: str) -> WorkerError:
         """The error of a worker that has ended."""
-        message = f"{self} {self.ending()} while it was supposed to {doing}"
-        return WorkerError(f"{message}{self.last_words()}", self.index, self.envs)
+        message = f"{self} {self.describe_exit()} while it was supposed to {doing}"
+        return WorkerError(f"{message}{self.crash_stack()}", self.index, self.envs)
 
-    def hang(self, doing: str, seconds: float) -> WorkerError:
+    def timeout_error(self, doing: str, seconds: float) -> WorkerError:
         """The error of a worker that was too slow; ends it."""
         message = f"{self} did not {doing} within {seconds:g} s. Its stack:\n{self.stack()}"
         self.kill()
@@ -111,11 +111,11 @@ class Handle:
         """True if the worker runs."""
         raise NotImplementedError
 
-    def ending(self) -> str:
+    def describe_exit(self) -> str:
         """The worker's end, in words."""
         raise NotImplementedError
 
-    def last_words(self) -> str:
+    def crash_stack(self) -> str:
         """The stack at the time of death, if known."""
         return ""
 
@@ -149,22 +149,22 @@ class ProcessHandle(Handle):
                 "thread."
             )
         self._trace = tempfile.TemporaryFile()  # noqa: SIM115 - closed in release
-        self.connection, theirs = Pipe()
-        printed, output = os.pipe()
-        with theirs, open(output, "wb") as prints:
-            fds = (theirs.fileno(), memory, self._trace.fileno())
-            places = json.dumps([*map(os.path.abspath, sys.path)])
+        self.connection, worker_end = Pipe()
+        output_read, output_write = os.pipe()
+        with worker_end, open(output_write, "wb") as stdout:
+            fds = (worker_end.fileno(), memory, self._trace.fileno())
+            import_paths = json.dumps([*map(os.path.abspath, sys.path)])
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, places, *map(str, fds)],
+                [sys.executable, "-c", BOOT_CODE, import_paths, *map(str, fds)],
                 stdin=subprocess.DEVNULL,
-                stdout=prints,
-                stderr=prints,
+                stdout=stdout,
+                stderr=stdout,
                 pass_fds=fds,
                 start_new_session=True,  # so that it can be ended with its own children
                 env={**ONE_THREAD, **os.environ},
             )
 
-        self._copying = threading.Thread(target=copy, args=(printed, str(self)), daemon=True)
+        self._copying = threading.Thread(target=copy, args=(output_read, str(self)), daemon=True)
         self._copying.start()
 
     @property
@@ -176,7 +176,7 @@ class ProcessHandle(Handle):
         """True if the process runs."""
         return self._process.poll() is None
 
-    def ending(self) -> str:
+    def describe_exit(self) -> str:
         """Its exit code or signal, in words."""
         self.join(1.0)
         code = self._process.poll()
@@ -187,23 +187,23 @@ class ProcessHandle(Handle):
         hint = " (possibly out of memory)" if -code == signal.SIGKILL else ""
         return f"was killed by {signal.Signals(-code).name}{hint}"
 
-    def last_words(self) -> str:
+    def crash_stack(self) -> str:
         """The stack that faulthandler wrote at a fatal signal, if any."""
-        words = self._said()
-        return f". Its stack:\n{words}" if words else ""
+        stack = self._trace_text()
+        return f". Its stack:\n{stack}" if stack else ""
 
     def stack(self) -> str:
         """The stack that faulthandler writes when asked by a signal."""
         os.kill(self._process.pid, signal.SIGUSR1)
-        said = ""
+        text = ""
         for _ in range(40):
             time.sleep(0.025)
-            before, said = said, self._said()
-            if said and said == before:
+            previous, text = text, self._trace_text()
+            if text and text == previous:
                 break
-        return said
+        return text
 
-    def _said(self) -> str:
+    def _trace_text(self) -> str:
         """The text that faulthandler has written to the trace file."""
         return os.pread(self._trace.fileno(), 1 << 16, 0).decode(errors="replace")
 
@@ -238,7 +238,7 @@ def copy(source: int, name: str) -> None:
         source: a pipe; it is closed when the output ends.
         name: of the worker, for the note in place of the rest.
     """
-    left = MOST_PRINTED
+    left = MAX_OUTPUT_BYTES
     with open(source, "rb", buffering=0) as pipe:
         while data := pipe.read(1 << 16):
             if not left:
@@ -246,7 +246,9 @@ def copy(source: int, name: str) -> None:
             data = data[:left]
             left -= len(data)
             if not left:
-                data += f"\n{name} printed {MOST_PRINTED:,} bytes. The rest is dropped.\n".encode()
+                data += (
+                    f"\n{name} printed {MAX_OUTPUT_BYTES:,} bytes. The rest is dropped.\n".encode()
+                )
             with contextlib.suppress(OSError):  # nobody reads it, or the disk is full
                 os.write(2, data)
 
@@ -257,18 +259,18 @@ class ThreadHandle(Handle):
     def __init__(self, index: int, start: int, stop: int, memory: int) -> None:
         """Starts the thread, which shares the open file `memory`."""
         super().__init__(index, start, stop)
-        self.connection, theirs = Pipe()
+        self.connection, worker_end = Pipe()
         self._thread = threading.Thread(
-            target=serve, args=(theirs, memory), name=f"environments-{index}", daemon=True
+            target=serve, args=(worker_end, memory), name=f"environments-{index}", daemon=True
         )
-        self._lost = False
+        self._given_up = False
         self._thread.start()
 
     def alive(self) -> bool:
         """True if the thread runs."""
         return self._thread.is_alive()
 
-    def ending(self) -> str:
+    def describe_exit(self) -> str:
         """The same words for every end."""
         return "ended its thread"
 
@@ -279,11 +281,11 @@ class ThreadHandle(Handle):
 
     def join(self, seconds: float) -> None:
         """Waits for the thread to end, unless it hangs."""
-        self._thread.join(0.0 if self._lost else seconds)
+        self._thread.join(0.0 if self._given_up else seconds)
 
     def kill(self) -> None:
         """Gives the thread up: nothing ends one."""
-        self._lost = True
+        self._given_up = True
 
 
 class Guard:
@@ -396,14 +398,14 @@ class WorkerPool:
                 else:
                     self._workers.append(ThreadHandle(index, *envs, memory))
             self._gather("start", START_SECONDS)
-            self._begin(make, seed if kind == "process" else None, memory)
+            self._make_envs(make, seed if kind == "process" else None, memory)
         except BaseException:
             self.close()
             raise
         finally:
             os.close(memory)
 
-    def _begin(self, make: Maker, seed: int | None, memory: int) -> None:
+    def _make_envs(self, make: Maker, seed: int | None, memory: int) -> None:
         """Makes the environments, and the arrays shared with them."""
         for worker in self._workers:
             start = worker.envs[0]
@@ -411,14 +413,14 @@ class WorkerPool:
         replies = self._gather("make its environments", self.timeout)
         self.info: EnvInfo = replies[0]
         self.observation, self.action = self.info.observation, self.info.action
-        for worker, other in zip(self._workers, replies, strict=True):
-            if other != self.info:
+        for worker, info in zip(self._workers, replies, strict=True):
+            if info != self.info:
                 raise WorkerError(
-                    f"the spaces or time limit of {worker} differ from those of worker 0: {other}",
+                    f"the spaces or time limit of {worker} differ from those of worker 0: {info}",
                     worker.index,
                     worker.envs,
                 )
-        size = size_of(self.observation, self.action, self.num_envs)
+        size = buffer_bytes(self.observation, self.action, self.num_envs)
         os.ftruncate(memory, size)
         shared = mmap.mmap(memory, size)
         self._buffers = buffers(shared, self.observation, self.action, self.num_envs)
@@ -445,14 +447,14 @@ class WorkerPool:
         """
         self._check()
         parts = arrays_of(self.action, action)
-        for part, there in zip(parts, self._buffers.action, strict=True):
-            if part.shape != there.shape:
-                raise ValueError(f"actions have shape {part.shape}, expected {there.shape}")
-            np.copyto(there, part, casting="same_kind")
+        for part, buffer in zip(parts, self._buffers.action, strict=True):
+            if part.shape != buffer.shape:
+                raise ValueError(f"actions have shape {part.shape}, expected {buffer.shape}")
+            np.copyto(buffer, part, casting="same_kind")
         values = self._exchange("step")
         self.diverged_value = next(filter(None, values), self.diverged_value)
         self._steps += 1
-        if self._steps == FIRST and self._warns_as:
+        if self._steps == NUM_COMPARED and self._warns_as:
             self._warn()
         return copied(self._buffers.out, self._obs())
 
@@ -466,7 +468,7 @@ class WorkerPool:
         """Closes the environments and ends the workers; a second call does nothing."""
         self._stop()
 
-    def picture(self) -> None:
+    def render_frame(self) -> None:
         """None: the environments are elsewhere."""
 
     def __enter__(self) -> "WorkerPool":
@@ -506,22 +508,22 @@ class WorkerPool:
     def _gather(self, doing: str, seconds: float) -> list[Any]:
         """One reply of each worker, in order."""
         deadline = time.monotonic() + seconds
-        answers = {}
+        replies = {}
         waiting: dict[Any, Handle] = {w.connection: w for w in self._workers}
         while waiting:
             remaining = max(0.0, deadline - time.monotonic())
-            ready = wait(list(waiting), min(remaining, PATROL_SECONDS))
+            ready = wait(list(waiting), min(remaining, POLL_SECONDS))
             for connection in ready:
                 worker = waiting.pop(connection)
-                answers[worker.index] = worker.receive(doing)
+                replies[worker.index] = worker.receive(doing)
             if ready:
                 continue
             for worker in waiting.values():
                 if not worker.alive() and not worker.connection.poll():
-                    raise worker.death(doing)
+                    raise worker.exit_error(doing)
             if not remaining:
-                raise next(iter(waiting.values())).hang(doing, seconds)
-        return [answers[worker.index] for worker in self._workers]
+                raise next(iter(waiting.values())).timeout_error(doing, seconds)
+        return [replies[worker.index] for worker in self._workers]
 
 
 def _shared_file() -> int:

@@ -11,11 +11,11 @@ import numpy as np
 
 from purejaxppo.spaces import element_name
 
-FIRST = 16
+NUM_COMPARED = 16
 """Number of first observations of each environment that are compared."""
-OFFSET = 1000.0
+SMALLEST_OFFSET = 1000.0
 """Smallest magnitude to warn about."""
-MULTIPLES = 8
+ENOUGH_STEPS = 8
 """Values that span at least this many multiples of float32's resolution give no warning."""
 NOISE = 100
 """Values that span at most this many multiples of float64's resolution count as a constant."""
@@ -37,8 +37,8 @@ class Range:
 
     @property
     def is_open(self) -> bool:
-        """True until `FIRST` observations were added."""
-        return self.count < FIRST
+        """True until `NUM_COMPARED` observations were added."""
+        return self.count < NUM_COMPARED
 
     def add(self, part: np.ndarray) -> None:
         """Add the values of an observation, unless float32 can hold all values of their dtype."""
@@ -50,7 +50,7 @@ class Range:
 
 
 @np.errstate(all="ignore")
-def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
+def precision_warning(ranges: Sequence[Sequence[Range]]) -> str:
     """Describe the first part with values that differ by less than float32 can represent.
 
     Args:
@@ -59,20 +59,20 @@ def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
     Returns:
         A warning; "" without such a part.
     """
-    for same in zip(*ranges, strict=True):
-        low = np.fmin.reduce([part.low for part in same])
-        high = np.fmax.reduce([part.high for part in same])
+    for ranges_of_part in zip(*ranges, strict=True):
+        low = np.fmin.reduce([part.low for part in ranges_of_part])
+        high = np.fmax.reduce([part.high for part in ranges_of_part])
         size, spread = np.fmax(np.abs(low), np.abs(high)), high - low
         step = np.spacing(size.astype(np.float32)).astype(np.float64)
         changes = spread > NOISE * np.spacing(size)
-        lost = (size >= OFFSET) & changes & (spread < MULTIPLES * step)
+        lost = (size >= SMALLEST_OFFSET) & changes & (spread < ENOUGH_STEPS * step)
         if lost.any():
-            where = tuple(np.argwhere(lost)[0].tolist())
+            index = tuple(np.argwhere(lost)[0].tolist())
             return (
-                f"{element_name(same[0].name, where)} is near {high[where]:.8g} and its first "
-                f"values differ by only {spread[where]:.3g}, but float32 values there are "
-                f"{step[where]:.3g} apart. Subtract a constant in the environment or in a wrapper "
-                f"(--env.options wrappers FILE.py:CLASS), such as a subclass of "
+                f"{element_name(ranges_of_part[0].name, index)} is near {high[index]:.8g} and its "
+                f"first values differ by only {spread[index]:.3g}, but float32 values there are "
+                f"{step[index]:.3g} apart. Subtract a constant in the environment or in a "
+                f"wrapper (--env.options wrappers FILE.py:CLASS), such as a subclass of "
                 f"gymnasium.wrappers.TransformObservation."
             )
     return ""

@@ -14,17 +14,17 @@ import numpy as np
 
 from purejaxppo.envs.host.workers.errors import MakeError
 
-BEFORE = "as in Gym before 0.26"
-STEP = "Return (obs, reward, terminated, truncated, info), as in Gymnasium"
-RESET = "Return (obs, info), as in Gymnasium"
-SEED = "Define reset(self, *, seed=None, options=None), as in Gymnasium"
-CALL = r"(\benv\w*(\[\w+\])?|\bsuper\(\))\.(step|reset)\("
+OLD_API = "as in Gym before 0.26"
+FIX_STEP = "Return (obs, reward, terminated, truncated, info), as in Gymnasium"
+FIX_RESET = "Return (obs, info), as in Gymnasium"
+FIX_SEED = "Define reset(self, *, seed=None, options=None), as in Gymnasium"
+ENV_CALL = r"(\benv\w*(\[\w+\])?|\bsuper\(\))\.(step|reset)\("
 """A call of an environment, of the environment in a wrapper, or of a base class."""
-NOT_UNPACKED = r"values to unpack|cannot unpack"
-NO_SEED = r"unexpected keyword argument '(seed|options)'"
+UNPACK_ERROR = r"values to unpack|cannot unpack"
+SEED_ERROR = r"unexpected keyword argument '(seed|options)'"
 
 
-def old_interface(error: BaseException) -> str:
+def old_gym_error(error: BaseException) -> str:
     """Describe an error of an environment with Gym's old interface.
 
     Such errors come from the arguments of `reset` or `step` or from unpacking the result, in a
@@ -34,22 +34,22 @@ def old_interface(error: BaseException) -> str:
         A description; "" for other errors.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    call = re.search(CALL, (frames[-1].line or "") if frames else "")
+    call = re.search(ENV_CALL, (frames[-1].line or "") if frames else "")
     text = str(error)
     if call is None:
         return ""
-    if call[3] == "reset" and isinstance(error, TypeError) and re.search(NO_SEED, text):
-        return f"reset does not accept seed and options, {BEFORE}. {SEED}."
-    if not re.search(NOT_UNPACKED, text):
+    if call[3] == "reset" and isinstance(error, TypeError) and re.search(SEED_ERROR, text):
+        return f"reset does not accept seed and options, {OLD_API}. {FIX_SEED}."
+    if not re.search(UNPACK_ERROR, text):
         return ""
     if call[3] == "reset":
-        return f"reset returned only an observation, {BEFORE}. {RESET}."
+        return f"reset returned only an observation, {OLD_API}. {FIX_RESET}."
     if "got 4" in text:
-        return f"step returned 4 values, {BEFORE}. {STEP}."
-    return f"step did not return 5 values ({text}). {STEP}."
+        return f"step returned 4 values, {OLD_API}. {FIX_STEP}."
+    return f"step did not return 5 values ({text}). {FIX_STEP}."
 
 
-def pair(result: Any) -> tuple[Any, Any]:
+def reset_result(result: Any) -> tuple[Any, Any]:
     """Return (observation, info), the result of `reset`.
 
     Raises:
@@ -60,11 +60,11 @@ def pair(result: Any) -> tuple[Any, Any]:
         if info is None or isinstance(info, Mapping):
             return obs, info
     if result is None:
-        raise MakeError(f"reset returned None. {RESET}.")
-    raise MakeError(f"reset returned only an observation, {BEFORE}. {RESET}.")
+        raise MakeError(f"reset returned None. {FIX_RESET}.")
+    raise MakeError(f"reset returned only an observation, {OLD_API}. {FIX_RESET}.")
 
 
-def number(value: Any, name: str) -> float:
+def to_float(value: Any, name: str) -> float:
     """Convert a reward, a number or an array of one number, to a float.
 
     Args:
@@ -82,7 +82,7 @@ def number(value: Any, name: str) -> float:
     return float(item)
 
 
-def flag(value: Any, name: str) -> bool:
+def to_bool(value: Any, name: str) -> bool:
     """Convert an end, a bool, 0, 1 or an array of one of these, to a bool.
 
     Args:

@@ -23,7 +23,7 @@ import time
 from typing import IO
 
 GRACE_SECONDS = 2.0  # for games and workers to end by themselves after the trainer
-PATROL_SECONDS = 0.05  # between checks that they have ended
+POLL_SECONDS = 0.05  # between checks that they have ended
 GROUPS = "--groups"
 
 
@@ -32,13 +32,13 @@ def end_groups() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     groups = [int(line) for line in sys.stdin]
     end = time.monotonic() + GRACE_SECONDS
-    while any([signalled(group, 0) for group in groups]) and time.monotonic() < end:
-        time.sleep(PATROL_SECONDS)
+    while any([send_signal(group, 0) for group in groups]) and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
     for group in groups:
-        signalled(group, signal.SIGKILL)
+        send_signal(group, signal.SIGKILL)
 
 
-def signalled(group: int, number: int) -> bool:
+def send_signal(group: int, number: int) -> bool:
     """Sends a signal to a process group; False if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
@@ -46,7 +46,7 @@ def signalled(group: int, number: int) -> bool:
     return False
 
 
-def keep(log: str, largest: int, command: list[str]) -> int:
+def supervise(log: str, largest: int, command: list[str]) -> int:
     """Runs the game until it ends, or the trainer does: -> exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
     signal.signal(signal.SIGTERM, lambda *_: None)  # a handler, which the game does not inherit
@@ -60,11 +60,11 @@ def keep(log: str, largest: int, command: list[str]) -> int:
         return 127
     copying = threading.Thread(target=copy, args=(game.stdout, log, largest), daemon=True)
     copying.start()
-    alone = threading.Event()
-    threading.Thread(target=end_with_trainer, args=(game, alone), daemon=True).start()
+    trainer_ended = threading.Event()
+    threading.Thread(target=end_with_trainer, args=(game, trainer_ended), daemon=True).start()
     code = game.wait()
     copying.join(1.0)  # what it said last
-    if alone.is_set():
+    if trainer_ended.is_set():
         os.killpg(0, signal.SIGKILL)
     os.killpg(0, signal.SIGTERM)  # its children; the trainer kills those that ignore it
     return code if code >= 0 else 128 - code
@@ -87,14 +87,14 @@ def copy(source: IO[bytes], log: str, largest: int) -> None:
             file.write(line)
 
 
-def end_with_trainer(game: subprocess.Popen[bytes], alone: threading.Event) -> None:
-    """Ends the whole group of processes once standard input closes, and sets `alone`."""
+def end_with_trainer(game: subprocess.Popen[bytes], trainer_ended: threading.Event) -> None:
+    """Ends the whole group of processes once standard input closes, and sets `trainer_ended`."""
     while os.read(0, 4096):
         pass
-    alone.set()
+    trainer_ended.set()
     end = time.monotonic() + GRACE_SECONDS
     while game.poll() is None and time.monotonic() < end:
-        time.sleep(PATROL_SECONDS)
+        time.sleep(POLL_SECONDS)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -102,4 +102,4 @@ if __name__ == "__main__":
     if sys.argv[1] == GROUPS:
         end_groups()
     else:
-        sys.exit(keep(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
+        sys.exit(supervise(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

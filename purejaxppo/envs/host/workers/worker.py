@@ -30,8 +30,8 @@ from purejaxppo.envs.host.workers.gym_spaces import (
     read,
     sources,
 )
-from purejaxppo.envs.host.workers.resolution import Range, lost_digits
-from purejaxppo.envs.host.workers.returned import flag, number, old_interface, pair
+from purejaxppo.envs.host.workers.resolution import Range, precision_warning
+from purejaxppo.envs.host.workers.returned import old_gym_error, reset_result, to_bool, to_float
 from purejaxppo.envs.native import NativeSpaces
 from purejaxppo.envs.step import EnvStep, rows_of
 from purejaxppo.envs.teams import Team
@@ -46,7 +46,7 @@ from purejaxppo.spaces import (
     tree_of,
 )
 
-PATROL_SECONDS = 0.25  # between checks that the other side is still alive
+POLL_SECONDS = 0.25  # between checks that the other side is still alive
 GRACE_SECONDS = 5.0  # for environments to close before their worker is ended
 ALIGNMENT = 64  # bytes: a cache line
 TRIES = 3  # resets before one that returns NaN is an error
@@ -63,28 +63,28 @@ class Buffers(NamedTuple):
         return Buffers(tuple(x[start:stop] for x in self.action), rows_of(self.out, start, stop))
 
 
-def size_of(observation: Space, action: Space, num_envs: int) -> int:
+def buffer_bytes(observation: Space, action: Space, num_envs: int) -> int:
     """The bytes that the buffers of N environments take."""
-    return _places(observation, action, num_envs)[1]
+    return _array_places(observation, action, num_envs)[1]
 
 
 def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Buffers:
-    """The buffers of N environments in `memory`, which has `size_of` bytes."""
-    places, _ = _places(observation, action, num_envs)
+    """The buffers of N environments in `memory`, which has `buffer_bytes` bytes."""
+    places, _ = _array_places(observation, action, num_envs)
     arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
-    acts = len(list(leaves(action)))
+    num_actions = len(list(leaves(action)))
     *parts, reward, terminated, truncated, diverged = arrays
-    out = EnvStep(tuple(parts[acts:]), reward, terminated, truncated, diverged=diverged)
-    return Buffers(tuple(parts[:acts]), out)
+    out = EnvStep(tuple(parts[num_actions:]), reward, terminated, truncated, diverged=diverged)
+    return Buffers(tuple(parts[:num_actions]), out)
 
 
-def _places(
+def _array_places(
     observation: Space, action: Space, num_envs: int
 ) -> tuple[list[tuple[tuple[int, ...], str, int]], int]:
     """(shape, dtype, offset) of each array, and the bytes of all."""
     places, end = [], 0
-    rest = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
-    for leaf in [*leaves(action), *leaves(observation), *rest]:
+    scalars = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
+    for leaf in [*leaves(action), *leaves(observation), *scalars]:
         shape = (num_envs, *leaf.shape)
         places.append((shape, leaf.dtype, end))
         size = math.prod(shape) * np.dtype(leaf.dtype).itemsize
@@ -92,12 +92,12 @@ def _places(
     return places, end
 
 
-own_errors = np.errstate(all="ignore")
+ignoring_float_errors = np.errstate(all="ignore")
 """Decorator for code that must not depend on `np.seterr`, which environments may call. Infinity and
 NaN are handled afterwards."""
 
 
-class GymWorld:
+class MultiAgentGymEnv:
     """Base class of Gymnasium environments that are a world of several agents."""
 
     team: Team
@@ -124,11 +124,11 @@ class EnvGroup:
         self._decode = [decoder(env.action_space) for env in envs]
         self._sources = [tuple(sources(env.observation_space)) for env in envs]
         self._ranges = [
-            [part.range for part in own if part.range]
-            + [*(env.observation_ranges if isinstance(env, GymWorld) else ())]
-            for env, own in zip(envs, self._sources, strict=True)
+            [part.range for part in env_sources if part.range]
+            + [*(env.observation_ranges if isinstance(env, MultiAgentGymEnv) else ())]
+            for env, env_sources in zip(envs, self._sources, strict=True)
         ]
-        self._over = np.zeros(len(envs), bool)
+        self._ended = np.zeros(len(envs), bool)
         for lane, env in enumerate(envs):
             self.at = lane
             observation = observation_space(env.observation_space)
@@ -144,8 +144,8 @@ class EnvGroup:
         self._out.reward[:] = 0
         for lane in range(len(self.envs)):
             self.at = lane
-            self._first(lane, seeds[self.start + lane])
-        self._over = np.zeros(len(self.envs), bool)
+            self._first_obs(lane, seeds[self.start + lane])
+        self._ended = np.zeros(len(self.envs), bool)
 
     def step(self) -> str:
         """Steps each environment by its action; one whose episode is over resets instead.
@@ -156,71 +156,71 @@ class EnvGroup:
         results = []
         for lane in range(len(self.envs)):
             self.at = lane
-            obs, *rest = self._advance(lane)
+            obs, *result = self._step_env(lane)
             self._write(lane, obs)  # before another environment writes to the same buffer
-            results.append(rest)
+            results.append(result)
         return self._finish(*zip(*results, strict=True))
 
-    @own_errors
+    @ignoring_float_errors
     def _finish(self, rewards: Any, terminated: Any, truncated: Any) -> str:
         """Write the rewards and ends [len(envs)] of a step; return the value that diverged."""
         out = self._out
         out.reward[:] = rewards
         out.terminated[:] = terminated
         out.truncated[:] = truncated
-        out.diverged[:] = ~self._over & ~self._bounded()
-        value = self._contain() if out.diverged.any() else ""
+        out.diverged[:] = ~self._ended & ~self._bounded_rows()
+        value = self._end_diverged() if out.diverged.any() else ""
         out.truncated[out.terminated] = False
-        self._over = out.terminated | out.truncated
+        self._ended = out.terminated | out.truncated
         return value
 
-    def lost_digits(self) -> str:
+    def precision_warning(self) -> str:
         """Return a warning about first observations that float32 cannot distinguish, or ""."""
-        return lost_digits(self._ranges)
+        return precision_warning(self._ranges)
 
     def close(self) -> None:
         """Closes every environment."""
         for env in self.envs:
             env.close()
 
-    def _advance(self, lane: int) -> tuple[Any, float, bool, bool]:
-        if self._over[lane]:
-            return self._first(lane, None), 0.0, False, False
+    def _step_env(self, lane: int) -> tuple[Any, float, bool, bool]:
+        if self._ended[lane]:
+            return self._first_obs(lane, None), 0.0, False, False
         obs, reward, terminated, truncated, _ = self.envs[lane].step(self._action(lane))
-        ends = flag(terminated, "terminated"), flag(truncated, "truncated")
-        return obs, number(reward, "reward"), *ends
+        ends = to_bool(terminated, "terminated"), to_bool(truncated, "truncated")
+        return obs, to_float(reward, "reward"), *ends
 
-    @own_errors
+    @ignoring_float_errors
     def _action(self, lane: int) -> Any:
         """Return the action of an environment, in its own form."""
         parts = [part[lane] for part in self._actions]
         return self._decode[lane](tree_of(self.action, parts))
 
-    def _first(self, lane: int, seed: int | None) -> Any:
+    def _first_obs(self, lane: int, seed: int | None) -> Any:
         """An episode's first observation; one with NaN or beyond ±LARGEST is drawn again."""
         for _ in range(TRIES):
-            obs, _ = pair(self.envs[lane].reset(seed=seed))
+            obs, _ = reset_result(self.envs[lane].reset(seed=seed))
             self._write(lane, obs)
-            if self._fits(lane):
+            if self._is_bounded(lane):
                 return obs
             seed = None
         raise FloatingPointError(
-            f"reset returned {self._value(lane)} in {TRIES} tries. Observations must be finite and "
-            f"within ±{short_number(LARGEST)}."
+            f"reset returned {self._diverged_value(lane)} in {TRIES} tries. Observations must be "
+            f"finite and within ±{short_number(LARGEST)}."
         )
 
-    @own_errors
-    def _fits(self, lane: int) -> bool:
+    @ignoring_float_errors
+    def _is_bounded(self, lane: int) -> bool:
         """Return True if an observation is not NaN and within ±LARGEST everywhere."""
         return all((np.abs(part[lane]) <= LARGEST).all() for part in self._out.obs)
 
-    @own_errors
+    @ignoring_float_errors
     def _write(self, lane: int, obs: Any) -> None:
         """Writes an observation to its row."""
         for target, source in zip(self._out.obs, self._sources[lane], strict=True):
             target[lane] = read(source, obs).reshape(target.shape[1:])
 
-    def _bounded(self) -> np.ndarray:
+    def _bounded_rows(self) -> np.ndarray:
         """True where observation and reward are not NaN or beyond ±LARGEST, bool [len(envs)]."""
         ok = np.abs(self._out.reward) <= LARGEST
         for part in self._out.obs:
@@ -228,16 +228,16 @@ class EnvGroup:
                 ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
         return ok
 
-    def _value(self, lane: int) -> str:
+    def _diverged_value(self, lane: int) -> str:
         """The first value of an environment that diverged."""
         paths = [leaf.path for leaf in leaves(self.observation)]
         obs = zip(paths, (part[lane] for part in self._out.obs), strict=True)
         return diverged_value(self._out.reward[lane], obs)
 
-    def _contain(self) -> str:
+    def _end_diverged(self) -> str:
         """Ends the episodes of environments that diverged; returns the first one's value."""
         bad = self._out.diverged
-        value = self._value(int(bad.argmax()))
+        value = self._diverged_value(int(bad.argmax()))
         for part, leaf in zip(self._out.obs, leaves(self.observation), strict=True):
             part[bad] = MASK in leaf.path  # a mask must allow something
         self._out.reward[bad] = 0
@@ -264,13 +264,13 @@ class EnvInfo(NamedTuple):
     native: NativeSpaces | None  # the environment's own form, if it is of one agent
 
 
-class Fault(NamedTuple):
+class WorkerFailure(NamedTuple):
     """A worker's reply when an environment raised an error."""
 
     env: int  # its index in the batch
     summary: str
     trace: str
-    refused: bool  # the description is at fault, not the environment
+    is_config_error: bool  # the description is at fault, not the environment
 
 
 def serve(connection: Connection, memory: int) -> None:
@@ -283,57 +283,59 @@ def serve(connection: Connection, memory: int) -> None:
     envs: list[Any] = []
     with connection:
         try:
-            _obey(connection, memory, envs)
+            _run_commands(connection, memory, envs)
         except (EOFError, ConnectionError):
             pass  # the owner has ended
         finally:
             _close(envs)
 
 
-def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
+def _run_commands(connection: Connection, memory: int, envs: list[Any]) -> None:
     """Executes commands until an environment fails."""
     connection.send(None)
     job: Job = connection.recv()
-    group = _attempt("__init__", lambda: job.start + len(envs), _make, job, envs)
-    if isinstance(group, Fault):
+    group = _run_or_fail("__init__", lambda: job.start + len(envs), _make, job, envs)
+    if isinstance(group, WorkerFailure):
         connection.send(group)
         return
-    team = envs[0].team if isinstance(envs[0], GymWorld) else None
-    own = None if team else native(envs[0].observation_space, envs[0].action_space)
-    connection.send(EnvInfo(group.observation, group.action, time_limit(envs[0]), team, own))
+    team = envs[0].team if isinstance(envs[0], MultiAgentGymEnv) else None
+    native_forms = None if team else native(envs[0].observation_space, envs[0].action_space)
+    connection.send(
+        EnvInfo(group.observation, group.action, time_limit(envs[0]), team, native_forms)
+    )
 
     def attach(num_envs: int, size: int) -> None:
         shared = mmap.mmap(memory, size)
-        everything = buffers(shared, group.observation, group.action, num_envs)
-        group.bind(everything.rows(job.start, job.stop))
+        shared_buffers = buffers(shared, group.observation, group.action, num_envs)
+        group.bind(shared_buffers.rows(job.start, job.stop))
 
     actions = {
         "attach": attach,
         "reset": group.reset,
         "step": group.step,
-        "compare first observations": group.lost_digits,
+        "compare first observations": group.precision_warning,
     }
-    fault = None
-    while fault is None:
-        doing, *arguments = connection.recv()
-        answer = _attempt(doing, lambda: job.start + group.at, actions[doing], *arguments)
-        connection.send(answer)
-        fault = answer if isinstance(answer, Fault) else None
+    failure = None
+    while failure is None:
+        command, *arguments = connection.recv()
+        reply = _run_or_fail(command, lambda: job.start + group.at, actions[command], *arguments)
+        connection.send(reply)
+        failure = reply if isinstance(reply, WorkerFailure) else None
 
 
-def _attempt(
-    doing: str, where: Callable[[], int], work: Callable[..., Any], *arguments: Any
+def _run_or_fail(
+    command: str, env_index: Callable[[], int], function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """The result of `work`, or the `Fault` of the environment that raised an error."""
+    """The result of `function`, or the `WorkerFailure` of the environment that raised an error."""
     try:
-        return work(*arguments)
+        return function(*arguments)
     except LoadError as error:
-        return Fault(where(), str(error), "", True)
+        return WorkerFailure(env_index(), str(error), "", True)
     except (Exception, SystemExit) as error:
-        if sentence := old_interface(error):
-            return Fault(where(), sentence, "", True)
-        summary = f"raised {type(error).__name__} in {doing}: {error}"
-        return Fault(where(), summary, traceback.format_exc(), False)
+        if sentence := old_gym_error(error):
+            return WorkerFailure(env_index(), sentence, "", True)
+        summary = f"raised {type(error).__name__} in {command}: {error}"
+        return WorkerFailure(env_index(), summary, traceback.format_exc(), False)
 
 
 def _make(job: Job, envs: list[Any]) -> EnvGroup:
