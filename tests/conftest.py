@@ -1,4 +1,4 @@
-"""What all tests share: a compilation cache and a home of their own, two CPU devices, small runs.
+"""Shared by all tests: their compilation cache and home folder, two CPU devices, small configs.
 
 Everything that processes inherit is set here, before JAX is imported.
 """
@@ -12,16 +12,16 @@ CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache"
 for name in [name for name in os.environ if name.startswith("XDG_")]:
     del os.environ[name]
 os.environ |= {
-    "HOME": str(CACHE / "home"),  # for what libraries write there
-    "MALLOC_ARENA_MAX": "2",  # of processes begun here: threads that compile would keep more
-    "MESA_SHADER_CACHE_DIR": str(CACHE / "home"),  # Mesa asks the system, and not HOME
+    "HOME": str(CACHE / "home"),  # for files that libraries write there
+    "MALLOC_ARENA_MAX": "2",  # of child processes: threads that compile would keep more
+    "MESA_SHADER_CACHE_DIR": str(CACHE / "home"),  # Mesa does not read HOME
     "JAX_COMPILATION_CACHE_DIR": str(CACHE / "xla"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.02",  # below, reading takes as long
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.02",  # reading takes as long below this
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    # Two processes may write one entry at once; what cannot be read is compiled again.
+    # Two processes may write an entry at the same time; an unreadable one is compiled again.
     "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache",
-    # See the fixture `optimized`; XLA's newer emitters take three times as long to compile, and
-    # programs cut into parts for many cores a sixth longer.
+    # See the fixture `optimized`; the newer emitters of XLA take 3 times as long to compile, and
+    # programs divided for many cores a sixth longer.
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters "
     "--xla_cpu_parallel_codegen_split_count=1",
@@ -71,7 +71,7 @@ SHORT = "contract-"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Keeps the tests of a file in one process, unless they name a group; long groups first."""
+    """Keep the tests of a file in one process unless they name a group; long groups come first."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
@@ -79,15 +79,15 @@ def pytest_collection_modifyitems(items):
 
 
 def rank(group):
-    """The place of a group among those that are `LONG`, or after them; the last if it is short."""
+    """Return the index of a group in `LONG`, or the next one, or the last for short groups."""
     places = [i for i, name in enumerate(LONG) if group.startswith(name)]
     return min(places, default=len(LONG) + group.startswith(SHORT))
 
 
 def pytest_collection_finish():
-    """Keeps what was imported out of the garbage collector's sight, and makes it come rarely.
+    """Exclude imported objects from garbage collection, and make it rare.
 
-    It took a tenth of the time.
+    Collections used a tenth of the time.
     """
     gc.collect()
     gc.freeze()
@@ -96,7 +96,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module", autouse=True)
 def no_more_memory_than_a_file_needs():
-    """Drops what a file has left behind, and compiled programs before they take too much."""
+    """Free the objects of a file, and compiled programs before they use too much memory."""
     yield
     drop_large_programs()
     gc.collect()
@@ -105,21 +105,21 @@ def no_more_memory_than_a_file_needs():
 
 @pytest.fixture
 def optimized():
-    """Compile as for users, where a test claims equal bits or learning."""
+    """Compile as for users, in tests of equal bits or of learning."""
     with optimization():
         yield
 
 
 @pytest.fixture(autouse=True)
 def limited_memory():
-    """Drop compiled programs that take too much memory."""
+    """Drop compiled programs that use too much memory."""
     yield
     drop_large_programs(LARGEST)
 
 
 @pytest.fixture(scope="session")
 def make_config():
-    """A function: keyword arguments are sections (dicts, over small defaults) or fields."""
+    """A function that makes a config from sections (dicts, over small defaults) or fields."""
 
     def make(**overrides):
         sections = {

@@ -29,7 +29,7 @@ CONFIGS = {
     "cartpole.yaml": {"num_shards": 2},
     "cartpole_hidden.yaml": {"num_shards": 2},
     "hopper.yaml": {"num_shards": 2},
-    # One shard, as all simulators on the host. Version 0.2 evaluates more episodes than
+    # One shard, as with all host simulators. Version 0.2 evaluates more episodes than
     # env.num_envs = 8 with more simulators, so only 8 have the same numbers.
     "hopper_v5.yaml": {"eval.num_episodes": 8},
     "mpe_spread.yaml": {"num_shards": 2},
@@ -127,7 +127,7 @@ def train(config: str) -> Values:
 
 
 def differences(base: Values, new: Values) -> list[str]:
-    """Describe each array that differs between two checkouts: where, and by how much."""
+    """Describe each array that differs between two checkouts: its place and difference."""
     lines = [f"{name}: only in BASE" for name in base if name not in new]
     lines += [f"{name}: not in BASE" for name in new if name not in base]
     for name in base:
@@ -163,7 +163,7 @@ def hashes(values: Values) -> dict[str, str]:
 
 
 def changed_hashes(stored: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Name the arrays with other hashes than the stored ones, in one line."""
+    """List the arrays whose hashes differ from the stored ones, in one line."""
     names = [name for name in {**stored, **new} if stored.get(name) != new.get(name)]
     if not names:
         return []
@@ -171,7 +171,7 @@ def changed_hashes(stored: dict[str, str], new: dict[str, str]) -> list[str]:
 
 
 def processor() -> str:
-    """The processor's model, vector width and cores, on which compiled programs depend."""
+    """Return the processor's model, vector width and cores, which compiled programs depend on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []

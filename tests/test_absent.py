@@ -1,4 +1,4 @@
-"""Agents that ask for a decision only now and then, against the same from decision to decision."""
+"""Agents that are absent between decisions, compared with the same computation per decision."""
 
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ GAMMA, LAMBDA = 0.9, 0.8
 
 @pytest.fixture(scope="module", params=[(1.0, 0.1), (3.0, 0.1), (8.0, 0.02)], ids=str)
 def script(request):
-    """Agents that ask at every step, now and then, and more rarely than a rollout is long."""
+    """Agents that decide at every step, at some steps, and less often than once per rollout."""
     period, end = request.param
     script = write(T * ROLLOUTS, N, period=period, end=end)
     decisions = [d for slot in script.episodes for episode in slot for d in episode]
@@ -40,14 +40,14 @@ def script(request):
 
 
 def act(key, carry, obs, start):
-    """Actions that say what was seen: its first number."""
+    """Return the first number of each observation as the action."""
     del key, start
     action = jnp.round(1000 * obs[:, 0]).astype(jnp.int32)
     return PolicyStep(carry, action, obs[:, 1], jnp.zeros(len(obs), jnp.int32))
 
 
 def rollouts(env):
-    """One rollout after another of a policy without a network, as numpy arrays."""
+    """Return consecutive rollouts of a policy without a network, as numpy arrays."""
     state = jax.jit(partial(rollout.init_rollout, env, lambda batch: ()))(jax.random.key(0))
     step = jax.jit(lambda state: rollout.collect(env, act, state, jax.random.key(0), T))
     found = []
@@ -58,21 +58,21 @@ def rollouts(env):
 
 
 def place(decision, k):
-    """The row of rollout k that holds a decision: its own, or the first if it was made before."""
+    """Return the row of a decision in rollout k, or 0 if the decision was made before it."""
     return max(decision.row - k * T, 0)
 
 
 def learned_in(script, k):
-    """(slot, episode, its decisions that rollout k learns from), for all slots and episodes."""
+    """Yield (slot, episode, the decisions of the episode that rollout k is trained on)."""
     for n, episodes in enumerate(script.episodes):
         for episode in episodes:
             yield n, episode, [d for d in episode if d.closed // T == k and not d.lost]
 
 
 def by_decision(script, k, value, gamma=GAMMA, lam=LAMBDA):
-    """(valid, advantages) [T, N] of rollout k from decision to decision.
+    """Return (valid, advantages) [T, N] of rollout k, computed per decision.
 
-    `value` is a function (slot, episode, number of a decision or of what follows the last) -> v.
+    `value` is a function (slot, episode, index of a decision or of the last observation) -> v.
     """
     valid, advantage = np.zeros((T, N), bool), np.zeros((T, N))
     for n, episode, closed in learned_in(script, k):
@@ -87,13 +87,13 @@ def by_decision(script, k, value, gamma=GAMMA, lam=LAMBDA):
 
 
 def obs_of(episode, i):
-    """The i-th observation of an episode, the last of which is no decision's."""
+    """Return the i-th observation of an episode, the last of which belongs to no decision."""
     return episode[i].obs if i < len(episode) else episode[-1].next_obs
 
 
-def test_by_hand():
-    # Decisions at rows 0, 3 and 4 with rewards 1 + 2 + 3 = 6, 4 and 5; row 5 is absent, and brings
-    # the end: a time limit, with v = 8 of the last observation, on the reset row 6.
+def test_advantages_with_absent_rows_by_hand():
+    # Decisions at rows 0, 3 and 4 with rewards 1 + 2 + 3 = 6, 4 and 5; row 5 is absent,
+    # and a time limit ends the episode, with v = 8 of the last observation, on the reset row 6.
     # 5 + 0.5 * 8 - 2 = 7;  4 + 0.5 * 2 - 3 + 0.25 * 7 = 3.75;
     # 6 + 0.5 * 3 - 1 + 0.25 * 3.75 = 7.4375.
     absent = np.array([0, 1, 1, 0, 0, 1, 0], bool)[:, None]
@@ -146,7 +146,7 @@ def test_returns_count_all_rewards_and_lengths_all_decisions(script):
 @pytest.mark.parametrize(
     "rnn", ["none", "gru", *(pytest.param(x, marks=pytest.mark.full) for x in ("lstm", "mingru"))]
 )
-def test_advantages_are_those_from_decision_to_decision(script, rnn, make_config, monkeypatch):
+def test_advantages_equal_those_computed_per_decision(script, rnn, make_config, monkeypatch):
     monkeypatch.setattr(registry, "make", lambda *args, **kwargs: script_env(script))
     config = make_config(
         env={"name": "dummy/vector", "num_envs": N},
@@ -165,7 +165,7 @@ def test_advantages_are_those_from_decision_to_decision(script, rnn, make_config
 
     @jax.jit
     def update(before, key):
-        """A rollout, its batch, and the batch's loss under the same parameters."""
+        """Return a rollout, its batch, and the loss of the batch with the same parameters."""
         rows = learner.collect(parts, state.agent, before, key, 0.0)
         args = parts, state.agent
         reward = rows.transitions.reward
@@ -182,7 +182,7 @@ def test_advantages_are_those_from_decision_to_decision(script, rnn, make_config
         ours = np.where(valid, in_rows(batch.advantage, config), 0.0)
         np.testing.assert_allclose(ours, advantage, atol=2e-4)
         assert losses.clipfrac == 0
-        # The log-probabilities are again those of acting: so are observations and carries.
+        # The log-probabilities equal those of acting, so the observations and carries do, too.
         assert abs(losses.approx_kl) < 1e-8
 
 
@@ -201,8 +201,8 @@ def test_with_a_constant_value_every_advantage_is_zero(script):
         assert transitions.valid.any()
 
 
-def test_vtrace_weighs_the_next_decision():
-    # Rows 0 and 3 decide, 1 and 2 do not. With values 0 and gamma = lambda = 1:
+def test_vtrace_weights_the_next_decision():
+    # Decisions are at rows 0 and 3. With values 0 and gamma = lambda = 1:
     # row 3: 4;  row 0: 1 + 0.25 * 4 = 2.
     column = lambda x, kind=np.float32: jnp.asarray(np.array(x, kind)[:, None])  # noqa: E731
     out = advantages.gae(
@@ -238,7 +238,7 @@ def test_rewards_are_scaled_by_the_returns_of_decisions(script):
     np.testing.assert_allclose(normalize.variance(stats), np.var(seen), rtol=1e-4)
 
 
-def test_evaluations_pay_all_rewards_of_each_slots_first_episode(script):
+def test_evaluations_sum_all_rewards_of_each_slots_first_episode(script):
     env = script_env(script)
     run = jax.jit(
         lambda key: evaluation.run_episodes(
@@ -261,8 +261,8 @@ def test_evaluations_pay_all_rewards_of_each_slots_first_episode(script):
             assert out.lengths[n] == len(first)
 
 
-def test_slot_that_never_has_an_agent_has_no_return_and_does_not_end_an_episode():
-    """Slot 0 pays 1 in each of 3 decisions, slot 1 comes after 2 rows, slot 2 stays empty."""
+def test_a_slot_without_an_agent_has_no_return_and_does_not_end_an_episode():
+    """Slot 0 has a reward of 1 in 3 decisions, slot 1 starts after 2 rows, slot 2 stays empty."""
     env = slots_env()
 
     def run(key):
@@ -308,12 +308,12 @@ def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(rnn, make_con
         state, metrics = chunk(state, hp, jnp.int32(20))
         returns.append(metrics.episodes.return_sum / metrics.episodes.count)
         assert metrics.env_steps < 20 * 32 * 16 / 2  # decisions, not rows
-    # Four decisions of 1 each at best, and 0 on average without learning.
+    # The best return is 4, from four decisions, and the mean without learning is 0.
     assert returns[0] < returns[1] and returns[1] > 3
 
 
 def run_of(total_timesteps, make_config, **ppo):
-    """A config of four agents that decide four times in 13 rows: 16 decisions per update."""
+    """Return a config of 4 agents that decide 4 times in 13 rows: 16 decisions per update."""
     return make_config(
         env={"name": "dummy/vector", "num_envs": 4},
         network={"hidden": (4,)},
@@ -324,10 +324,10 @@ def run_of(total_timesteps, make_config, **ppo):
     )
 
 
-def test_a_run_ends_with_its_decisions_and_its_schedules_follow_them(
+def test_a_run_ends_after_its_decisions_and_schedules_follow_them(
     make_config, monkeypatch, tmp_path, capsys
 ):
-    """100 decisions are 7 updates of 16, and not the 2 of 52 rows; a part 0.16 of the run each."""
+    """100 decisions are 7 updates of 16 decisions, each 0.16 of the run, and not 2 of 52 rows."""
     monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: late_env(n))
     config = run_of(100, make_config, learning_rate=0.1, learning_rate_schedule="linear")
     assert session.train(config, tmp_path / "run") == 0
@@ -373,11 +373,11 @@ def test_an_open_decision_of_another_agent_is_not_resumed(valid):
     assert rows.obs[0, 0] == 5 * valid
 
 
-# What the tests above are made of.
+# Helpers and environments of the tests above.
 
 
 def joined(reward, truncated, absent, start, valid, before=None):
-    """Rows of one column [T, 1] from decision to decision, after an open decision or none."""
+    """Join rows of one column [T, 1] into decisions, after an open decision or none."""
     reward = np.array(reward, np.float32)[:, None]
     zero = np.zeros_like(reward)
     rows: Any = Transition(
@@ -399,7 +399,7 @@ def joined(reward, truncated, absent, start, valid, before=None):
 
 
 def estimate(rows, value, last, gamma, lam):
-    """Advantages and targets of rows from decision to decision."""
+    """Return the advantages and targets of rows."""
     rows = jax.tree.map(jnp.asarray, rows)
     after = decisions.next_entries(jnp.asarray(value), jnp.asarray(last), rows.absent)
     return advantages.gae(
@@ -416,7 +416,7 @@ def estimate(rows, value, last, gamma, lam):
 
 
 def network_values(parts, agent):
-    """A function (slot, episode, number) -> v, by one decision of a network after another."""
+    """Return a function (slot, episode, index) -> v, which applies a network to each decision."""
     apply = jax.jit(parts.policy.apply)
     known = {}
 
@@ -437,7 +437,7 @@ def network_values(parts, agent):
 
 
 def in_rows(units, config):
-    """An array of units as rows [T, N]."""
+    """Reshape an array of units to rows [T, N]."""
     if config.network.rnn == "none":
         return np.asarray(units).reshape(T, N)
     length = config.ppo.sequence_length
@@ -445,7 +445,7 @@ def in_rows(units, config):
 
 
 def half_of(script, which):
-    """One half of a script's slots."""
+    """Return one half of the slots of a script."""
     mine = slice(which * N // 2, (which + 1) * N // 2)
     rows = [jax.tree.map(lambda x: x[mine], row) for row in script.rows]
     first = tuple(x[mine] for x in script.first)
@@ -453,7 +453,7 @@ def half_of(script, which):
 
 
 def paying_one(script):
-    """The script's environments, with a reward of 1 for each decision, in two parts."""
+    """Return the environments of a script in two parts, with a reward of 1 for each decision."""
     rows = [row._replace(reward=np.zeros_like(row.reward)) for row in script.rows]
     for n, episodes in enumerate(script.episodes):
         for d in (d for episode in episodes for d in episode if d.closed >= 0 and not d.lost):
@@ -486,7 +486,7 @@ class SlotsPool:
 
 
 def slots_env():
-    """The environments of `SlotsPool`."""
+    """Return the environments of `SlotsPool`."""
     return HostEnv(
         lambda n, update: SlotsPool(),
         Box((3,)),
@@ -498,9 +498,9 @@ def slots_env():
 
 
 class LatePool:
-    """Pays 1 for an action that is what was seen, and else -1, two steps later.
+    """The reward, two steps later, is 1 for an action equal to the observation, and else -1.
 
-    Row p of an episode decides if p is 0, 3, 6 or 9; row 11, of an absent agent, ends it.
+    Decisions are at rows 0, 3, 6 and 9 of an episode, which ends at the absent row 11.
     """
 
     failure = None
@@ -535,7 +535,7 @@ class LatePool:
 
 
 def late_env(num_envs):
-    """The environments of `LatePool`."""
+    """Return the environments of `LatePool`."""
     return HostEnv(
         lambda n, update: LatePool(n),
         Box((3,)),

@@ -1,4 +1,4 @@
-"""Wrong commands: each gets one sentence: where, what was found, what would do."""
+"""Wrong commands: each gets a one-sentence error with the place, the problem and a solution."""
 
 import importlib.util
 
@@ -36,7 +36,7 @@ BAD = [
 
 @toy
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in BAD])
-def test_wrong_command_gets_one_sentence(flags, expected, tmp_path, capsys, monkeypatch):
+def test_a_wrong_command_gets_a_one_sentence_error(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
@@ -46,13 +46,15 @@ def test_wrong_command_gets_one_sentence(flags, expected, tmp_path, capsys, monk
     assert all(part in said for part in expected), said
 
 
-def test_a_task_without_its_family_is_looked_for_in_all_of_them(tmp_path, capsys, monkeypatch):
+def test_a_task_without_a_family_is_searched_in_all_families(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = refusal(["--config", "cartpole", "--env.name", "hopper"], capsys)
     assert "is not of the form family/task. Did you mean 'brax/hopper'" in said
 
 
-def test_options_of_evaluations_are_checked_before_there_is_a_folder(tmp_path, capsys, monkeypatch):
+def test_evaluation_options_are_checked_before_the_run_folder_is_made(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("pgx")
     flags = ["--env.name", "pgx/tic_tac_toe", "--eval.options", "opponent", "rand"]
@@ -62,19 +64,19 @@ def test_options_of_evaluations_are_checked_before_there_is_a_folder(tmp_path, c
 
 
 @toy
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys, monkeypatch):
+def test_a_folder_that_is_not_a_run_is_not_changed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("words")
     code = train_command.main(["--config", "cartpole", "--run_dir", "thesis", "--clobber"])
     assert code == 2
     assert "thesis is not a run folder: it contains chapter.tex" in capsys.readouterr().err
-    (tmp_path / "thesis" / "config.yaml").write_text("{}")  # another program's, perhaps
+    (tmp_path / "thesis" / "config.yaml").write_text("{}")  # perhaps of another program
     assert train_command.main(["--config", "cartpole", "--run_dir", "thesis", "--clobber"]) == 2
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "words"
 
 
-def test_a_run_goes_on_beside_videos_and_ratings_and_clobber_leaves_what_is_not_its_own(
+def test_a_run_resumes_next_to_other_files_and_clobber_keeps_files_that_are_not_its_own(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -86,11 +88,11 @@ def test_a_run_goes_on_beside_videos_and_ratings_and_clobber_leaves_what_is_not_
     assert "resuming at" in capsys.readouterr().out
     assert train_command.main([*flags, "--total_timesteps", "1000", "--clobber"]) == 0
     assert (tmp_path / "run" / "mine.mp4").read_text() == "mine"
-    assert not (tmp_path / "run" / "elo.csv").exists()  # of the run that is no more
+    assert not (tmp_path / "run" / "elo.csv").exists()  # of the deleted run
 
 
 @toy
-def test_a_missing_package_is_named_with_its_extra(capsys, monkeypatch):
+def test_the_error_of_a_missing_package_names_its_extra(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert train_command.main(["--config", "cartpole", "--run_dir", "never"]) == 2
     assert (

@@ -1,4 +1,4 @@
-"""The benchmarks: their harness, their studies, and each script at toy size."""
+"""Benchmarks: the harness, the studies, and each script at toy size."""
 
 import importlib
 import json
@@ -45,13 +45,13 @@ COMMANDS = {
 
 
 def load(name, monkeypatch):
-    """Import a module of the benchmarks' folder."""
+    """Import a module of `benchmarks/`."""
     monkeypatch.syspath_prepend(str(FOLDER))
     return importlib.import_module(name)
 
 
 @pytest.mark.toy
-def test_contenders_take_turns_and_medians_are_of_their_rounds(tmp_path, monkeypatch):
+def test_contenders_alternate_and_medians_are_over_their_rounds(tmp_path, monkeypatch):
     harness = load("harness", monkeypatch)
     log = tmp_path / "log"
     commands = {
@@ -59,7 +59,7 @@ def test_contenders_take_turns_and_medians_are_of_their_rounds(tmp_path, monkeyp
     }
     results = harness.measure(commands, rounds=3)
     assert log.read_text() == "ababab"
-    # A worker's speed is the number of rounds of both so far.
+    # The speed of a worker is the number of rounds of both so far.
     assert results["a"].speeds == [1, 3, 5]
     assert results["b"].median() == 4
     row = results["b"].row(task="t")
@@ -74,9 +74,7 @@ def test_a_failed_contender_is_reported_with_its_last_line(monkeypatch):
 
 
 @pytest.mark.toy
-def test_rows_replace_those_with_equal_keys_and_say_what_they_were_measured_on(
-    tmp_path, monkeypatch
-):
+def test_rows_replace_those_with_equal_keys_and_record_the_device(tmp_path, monkeypatch):
     harness = load("harness", monkeypatch)
     args = harness.options("Doc.", "name").parse_args(["--results", str(tmp_path / "rows.jsonl")])
     harness.keep(args, [{"task": "a", "x": 1}, {"task": "b", "x": 2}], "task")
@@ -88,7 +86,7 @@ def test_rows_replace_those_with_equal_keys_and_say_what_they_were_measured_on(
 
 
 @pytest.mark.toy
-def test_studies_have_flags_of_the_train_command_and_variants_that_differ(tmp_path, monkeypatch):
+def test_studies_have_valid_train_flags_and_different_variants(tmp_path, monkeypatch):
     studies = load("ablations", monkeypatch).STUDIES
     for study in studies.values():
         configs = []
@@ -100,11 +98,11 @@ def test_studies_have_flags_of_the_train_command_and_variants_that_differ(tmp_pa
         assert len(configs) >= 2
         assert all(configs[0] != other for other in configs[1:])
     for name in ("objective", "schedule"):
-        assert studies[name].config != "cartpole.yaml"  # where all of them come near 500
+        assert studies[name].config != "cartpole.yaml"  # where the return of each is near 500
 
 
 def run(script, *flags, **variables):
-    """Run a benchmark at toy size; return the rows that it prints."""
+    """Run a benchmark at toy size, and return the rows that it prints."""
     command = [sys.executable, str(FOLDER / f"{script}.py"), "--toy", *flags]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment(**variables)
@@ -122,7 +120,7 @@ def test_each_benchmark_runs_at_toy_size_and_describes_its_rows(name):
     rows = run(name.partition(",")[0], *COMMANDS[name].split())
     assert rows
     for row in rows:
-        if row.get("name") != "":  # the end of an item of gpu.py
+        if row.get("name") != "":  # at the end of an item of gpu.py
             assert {"device", "versions", "commit", "date", "keep_cores_awake"} <= set(row)
         assert row.get("ok", True), row
         assert row.get("steps_per_second", 1) > 0
@@ -131,7 +129,7 @@ def test_each_benchmark_runs_at_toy_size_and_describes_its_rows(name):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
-def test_rows_of_a_gpu_are_not_measured_again(tmp_path):
+def test_measured_gpu_rows_are_not_repeated(tmp_path):
     path = tmp_path / "rows.jsonl"
     kept = [
         {"item": "machine", "name": "copy", "ok": True},
@@ -149,7 +147,7 @@ def test_rows_of_a_gpu_are_not_measured_again(tmp_path):
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.timeout(600)
-def test_programs_of_a_gpu_are_compiled_before_they_are_timed(tmp_path):
+def test_gpu_programs_are_compiled_before_they_are_timed(tmp_path):
     path = tmp_path / "rows.jsonl"
     flags = ("--results", str(path), "--items", "balance", "--jobs", "2")
     rows = run("gpu", *flags, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "xla"))
@@ -162,7 +160,7 @@ def test_programs_of_a_gpu_are_compiled_before_they_are_timed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_items_of_a_gpu_have_their_rows_at_toy_size(monkeypatch, tmp_path):
+def test_all_gpu_items_write_rows_at_toy_size(monkeypatch, tmp_path):
     items = load("gpu_items", monkeypatch).ITEMS
     flags = ("--results", str(tmp_path / "rows.jsonl"), "--budget", "800", "--items", *items)
     rows = run("gpu", *flags)

@@ -1,4 +1,4 @@
-"""The command `purejaxppo`, `python -m`, and the public names beside modules of the same name."""
+"""The command `purejaxppo`, `python -m`, and public names equal to names of modules."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def python(*words):
-    """A process's exit code, stdout and stderr."""
+    """Run Python, and return its exit code, stdout and stderr."""
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, env=ENVIRONMENT, check=False
     )
@@ -38,7 +38,7 @@ ORDERS = [
 @pytest.mark.parametrize(
     "order", [ORDERS[2], *(pytest.param(order, marks=pytest.mark.full) for order in ORDERS[:2])]
 )
-def test_a_public_name_is_the_function_whatever_was_imported_before(order):
+def test_a_public_name_is_the_function_after_any_import(order):
     check = (
         "import inspect, purejaxppo; assert inspect.isfunction(evaluate), evaluate; "
         "assert evaluate.__module__ == 'purejaxppo.runs.evaluation'; "
@@ -48,7 +48,7 @@ def test_a_public_name_is_the_function_whatever_was_imported_before(order):
 
 
 @toy
-def test_a_submodule_that_is_no_public_name_is_an_attribute_as_usual():
+def test_other_submodules_are_attributes_of_the_package():
     code = "import purejaxppo.spaces, types; assert isinstance(purejaxppo.spaces, types.ModuleType)"
     assert python("-c", code) == (0, "", "")
 
@@ -66,7 +66,7 @@ def test_help_is_printed_without_jax():
 
 
 @pytest.mark.full
-def test_every_command_can_be_started_in_both_ways():
+def test_every_command_runs_as_subcommand_and_as_module():
     for name in ("train", "evaluate", "sweep", "export"):
         long, short = (
             python("-m", *words, "--help")
@@ -76,7 +76,7 @@ def test_every_command_can_be_started_in_both_ways():
 
 
 @toy
-def test_the_script_is_the_module():
+def test_the_console_script_calls_the_main_module():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"purejaxppo": "purejaxppo.__main__:main"}
 
@@ -105,7 +105,7 @@ def test_the_script_is_the_module():
         (["init", "env", "no/walk.py"], "no/walk.py: the folder no does not exist"),
     ],
 )
-def test_wrong_words_get_one_sentence(words, said, capsys, tmp_path, monkeypatch):
+def test_wrong_command_words_get_a_one_sentence_error(words, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command.main(words) == 2
     out, err = capsys.readouterr()
@@ -114,7 +114,7 @@ def test_wrong_words_get_one_sentence(words, said, capsys, tmp_path, monkeypatch
 
 
 @toy
-def test_without_a_command_usage_is_a_few_lines(capsys):
+def test_without_a_command_a_short_usage_is_printed(capsys):
     assert command.main([]) == 2
     assert len(capsys.readouterr().err.splitlines()) <= 12
     assert command.main(["--version"]) == 0
@@ -122,7 +122,7 @@ def test_without_a_command_usage_is_a_few_lines(capsys):
 
 
 @toy
-def test_lists_are_filtered_by_a_pattern_a_family_or_a_part_of_names(capsys):
+def test_lists_are_filtered_by_a_pattern_a_family_or_part_of_a_name(capsys):
     assert command.main(["list", "envs", "dummy"]) == 0
     lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines] == [
@@ -138,7 +138,7 @@ def test_lists_are_filtered_by_a_pattern_a_family_or_a_part_of_names(capsys):
     assert "cartpole.yaml" in found and "hopper.yaml" not in found
 
 
-def test_a_list_ends_quietly_when_its_reader_has_enough():
+def test_a_list_ends_without_an_error_when_its_output_is_closed():
     words = [sys.executable, "-m", "purejaxppo", "list", "configs"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout and process.stderr
@@ -172,7 +172,7 @@ def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(c
 
 
 @toy
-def test_a_reason_of_several_tasks_is_said_once(capsys, monkeypatch):
+def test_an_error_of_several_tasks_is_printed_once(capsys, monkeypatch):
     from purejaxppo.envs import registry
 
     def refuse(config, *args, **kwargs):
@@ -207,7 +207,7 @@ def test_missing_families_are_listed_with_the_command_that_installs_them(capsys,
 
 
 @toy
-def test_a_printed_command_names_the_script_or_this_interpreter(tmp_path, monkeypatch):
+def test_a_printed_command_uses_the_script_or_this_interpreter(tmp_path, monkeypatch):
     script = tmp_path / ".venv" / "bin" / "purejaxppo"
     script.parent.mkdir(parents=True)
     script.touch(mode=0o755)
@@ -218,7 +218,9 @@ def test_a_printed_command_names_the_script_or_this_interpreter(tmp_path, monkey
     monkeypatch.setenv("PATH", "/nowhere")
     there = ".venv/bin/python -m purejaxppo.evaluate --run 'runs/my run'"
     assert command_line(*words) == there
-    monkeypatch.setenv("PATH", str(script.parent))  # found, but another environment's
+    monkeypatch.setenv(
+        "PATH", str(script.parent)
+    )  # exists, but belongs to another virtual environment
     assert command_line(*words) == there
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(script.parent))
     assert command_line(*words) == "purejaxppo evaluate --run 'runs/my run'"

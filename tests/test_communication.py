@@ -1,4 +1,4 @@
-"""The sums over shards in an update are those of the table of docs/scaling.md."""
+"""The sums over shards in an update are those in the table of docs/scaling.md."""
 
 import re
 from dataclasses import replace
@@ -14,14 +14,14 @@ from purejaxppo.parts import STATE_AXES, init_program, make_parts, map_over_shar
 
 
 class Sum(NamedTuple):
-    """One sum over shards in the program of an update."""
+    """A sum over shards in the program of an update."""
 
     times: int  # per update
-    bytes: int  # of its operand
+    bytes: int  # of the operand
 
 
 def find_sums(program, times=1):
-    """Yield the sums in a program that runs so many times, and in the loops inside it."""
+    """Yield the sums in a program that runs `times` times, and in its loops."""
     for equation in program.eqns:
         if equation.primitive.name.startswith("psum"):
             yield from (Sum(times, x.aval.size * x.aval.dtype.itemsize) for x in equation.invars)
@@ -44,11 +44,11 @@ def update_of(config):
 
 
 def cartpole(make_config):
-    # Two towers of 4 x 8 + 8 and 8 x 2 + 2 or 8 x 1 + 1: 58 + 49 parameters, in 64 x 2 places.
+    # Two towers of 4 x 8 + 8 and 8 x 2 + 2 or 8 x 1 + 1: 58 + 49 parameters, padded to 64 x 2.
     return make_config(env={"name": "gymnax/CartPole-v1"})
 
 
-def test_a_gradient_step_is_one_sum_of_one_flat_vector(make_config):
+def test_a_gradient_step_has_one_sum_over_shards_of_one_flat_vector(make_config):
     config = cartpole(make_config)
     update, arguments = update_of(config)
     sums = list(find_sums(jax.make_jaxpr(update)(*arguments).jaxpr))
@@ -61,7 +61,7 @@ def test_a_gradient_step_is_one_sum_of_one_flat_vector(make_config):
     assert sum(x.times for x in others) == 3 + 3 + 6
 
 
-def test_the_compiled_program_has_no_more_gradient_sums(make_config):
+def test_the_compiled_program_has_a_single_gradient_sum(make_config):
     update, arguments = update_of(cartpole(make_config))
     text = jax.jit(update).lower(*arguments).compile().as_text()
     large = re.findall(rf"f32\[{LANES + 128}\][^=\n]* all-reduce(?:-start)?\(", text)

@@ -1,4 +1,4 @@
-"""Pages that follow from the source, and others that have to name all of something."""
+"""Generated pages, and pages that must be complete."""
 
 import dataclasses
 import importlib.util
@@ -30,7 +30,7 @@ def fields(config, prefix=""):
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_what_follows_from_the_source_is_up_to_date(path, monkeypatch, capsys):
+def test_generated_pages_are_up_to_date(path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     script = importlib.util.module_from_spec(spec)
@@ -39,7 +39,7 @@ def test_what_follows_from_the_source_is_up_to_date(path, monkeypatch, capsys):
     assert script.main() == 0, capsys.readouterr().err
 
 
-def test_every_field_is_described():
+def test_every_config_field_is_documented():
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8").splitlines()
 
     def about(name):
@@ -56,8 +56,8 @@ def page(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_every_column_of_the_metrics_is_on_its_page():
-    """`all_kinds` has every part that names metrics of its own."""
+def test_every_metric_column_is_documented():
+    """`all_kinds` has every part that adds metrics."""
     all_kinds = {
         "env": {"name": "dummy/vector", "num_envs": 2},
         "intrinsic": {"kind": "rnd"},
@@ -71,14 +71,14 @@ def test_every_column_of_the_metrics_is_on_its_page():
 
 
 @pytest.mark.parametrize("name", ["metrics", "troubleshooting", *TUTORIALS])
-def test_settings_that_are_named_exist(name):
+def test_settings_named_on_pages_exist(name):
     known = set(fields(Config()))
     sections = "|".join({field.partition(".")[0] for field in known if "." in field})
     found = set(re.findall(rf"[`-]((?:{sections})\.\w+)(?![\w(])", page(f"docs/{name}.md")))
     assert found and found <= known
 
 
-def test_every_public_name_is_in_the_interface():
+def test_every_public_name_is_on_the_api_page():
     named = re.findall(r"^::: (\S+)$", page("docs/api.md"), re.MULTILINE)
     defined = [
         f"{getattr(purejaxppo, name).__module__}.{name}" for name in sorted(purejaxppo.__all__)

@@ -1,4 +1,4 @@
-"""What an evaluation is worth, and what it does not depend on."""
+"""The scores of evaluations, and what they do not depend on."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from purejaxppo.types import PolicyStep
 
 @pytest.fixture(scope="module")
 def agent(make_config):
-    """Fresh, on a task whose rewards depend on starts and actions, which are samples."""
+    """Return an untrained agent, on a task whose rewards depend on starts and sampled actions."""
     config = make_config(
         env={"name": "gymnax/Pendulum-v1", "max_episode_steps": 5},
         eval={"stochastic": True},
@@ -42,14 +42,14 @@ def test_an_evaluation_is_the_same_on_any_number_of_shards_and_devices(agent):
         np.testing.assert_allclose(returns(shards), one, rtol=1e-5)
 
 
-def test_episodes_in_turns_are_those_side_by_side(agent, monkeypatch):
+def test_episodes_in_rounds_equal_parallel_episodes(agent, monkeypatch):
     whole = evaluate(agent, 7, seed=4)
     monkeypatch.setattr(evaluation, "MAX_PARALLEL", 4)
     turns = evaluate(agent, 7, seed=4)
     np.testing.assert_allclose(turns.returns, whole.returns, rtol=1e-5)
 
 
-def test_no_turn_of_an_evaluation_begins_where_training_does(make_config, monkeypatch):
+def test_no_round_of_an_evaluation_has_the_starts_of_training(make_config, monkeypatch):
     config = make_config(env={"name": "dummy/vector", "num_envs": 4})
     parts = make_parts(config)
     state = jax.jit(init_program(parts))(jax.random.key(config.seed), shard_ids(parts))
@@ -66,7 +66,7 @@ def test_no_turn_of_an_evaluation_begins_where_training_does(make_config, monkey
 
 
 class Fragile:
-    """Pays -1 for each of 3 steps; what it is born with decides whether it breaks at the second."""
+    """The reward of each of 3 steps is -1; the initial state decides if the second one diverges."""
 
     observation = Box((1,))
     action = Discrete(2)
@@ -74,18 +74,18 @@ class Fragile:
     cheap_reset = True
 
     def reset(self, key):
-        """0, 1, 0, 1, ... by the key's number."""
+        """Return 0, 1, 0, 1, ... by the number of the key."""
         weak = (jax.random.key_data(key)[-1] % 2).astype(jnp.float32)
         return (jnp.zeros(()), weak), weak[None]
 
     def step(self, key, state, action):
-        """Counts."""
+        """Count steps."""
         time, weak = state[0] + 1, state[1]
         reward = jnp.where((time == 2) & (weak == 1), jnp.nan, -1.0)
         return (time, weak), TaskStep(weak[None], reward, time == 3, jnp.array(False))
 
 
-def test_a_diverged_episode_has_no_return_and_neither_has_its_evaluation():
+def test_an_evaluation_with_a_diverged_episode_has_no_return():
     env = VmapEnv(VectorEnv(Fragile(), 1, fresh_every_step=True), 16)
 
     def act(keys, carry, obs, start):
@@ -107,8 +107,8 @@ def test_a_diverged_episode_has_no_return_and_neither_has_its_evaluation():
     assert eval_row(np.ones(3), np.ones(3))["eval/diverged"] == 0
 
 
-def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_config):
-    # Its actions are the first of each kind, and the task pays for some of these.
+def test_an_agent_that_is_not_finite_has_no_score(make_config):
+    # Its actions are the first of each kind, and some of these have a reward.
     config = make_config(env={"name": "dummy/choices"})
     policy = make_parts(config).policy
     evaluator = Evaluator(resolve(config), policy, 3)
@@ -122,8 +122,8 @@ def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_conf
 
 
 @pytest.mark.toy
-def test_a_success_is_a_return_above_what_the_task_says():
-    # Of 8 games 5 are won, one is a draw and one lost; of what diverged nobody knows.
+def test_a_success_is_a_return_above_that_of_the_task():
+    # Of 8 games 5 are won, one is a draw, one is lost and one diverged.
     returns, lengths = np.array([1, 1, 1, 1, 1, 0, -1, np.nan]), np.full(8, 9)
     games = Evaluation(returns, lengths, success_above=0.0)
     assert games.success_rate == 5 / 8
@@ -133,8 +133,8 @@ def test_a_success_is_a_return_above_what_the_task_says():
     assert "eval/success_rate" not in eval_row(returns, lengths)
 
 
-def test_success_is_that_of_the_task_that_evaluations_play(make_config):
-    """Of a game against oneself none is a success; against an opponent, each that is won."""
+def test_success_is_defined_by_the_evaluation_task(make_config):
+    """In self-play no game is a success; against an opponent, each win is one."""
     game = {"name": "pgx/tic_tac_toe"}
     config = make_config(env=game, eval={"num_episodes": 40, "options": {"opponent": "random"}})
     programs = Programs(setup_of(config))
@@ -147,7 +147,7 @@ def test_success_is_that_of_the_task_that_evaluations_play(make_config):
 
 @pytest.mark.toy
 def test_small_returns_are_printed_with_more_digits():
-    """Of 1,000 games won, lost or drawn, 0.956 is not 1.0."""
+    """A mean of 0.956 over 1,000 games is not printed as 1.0."""
     games = Evaluation(np.repeat([1.0, -1.0], [978, 22]), np.full(1000, 42))
     assert str(games) == "1000 episodes: return 0.956 ± 0.293 (min -1.000, max 1.000), length 42.0"
     walks = Evaluation(np.array([250.0, 251.0]), np.full(2, 10))

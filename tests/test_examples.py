@@ -1,4 +1,4 @@
-"""`examples/`: each one as its docstring says, in Python and on the command line, only smaller."""
+"""`examples/`: each one runs at small size as its docstring states, in Python and as a command."""
 
 import ast
 import re
@@ -41,21 +41,21 @@ def docstring(name):
 
 
 def in_python(name):
-    """The block of a docstring that is Python, small."""
+    """Return the Python code of a docstring, at small size."""
     block = docstring(name).partition("In Python")[2].partition("On the command line")[0]
     code = "\n".join(x for x in block.splitlines() if not x or x.startswith("    "))
     return re.sub(r"(total_timesteps)=\d[\d_]*", r"\1=128, **SMALL", textwrap.dedent(code))
 
 
 def commands(name, verb):
-    """The words after `purejaxppo` of a docstring's command lines of a verb."""
+    """Return the words after `purejaxppo` of the command lines in a docstring with a subcommand."""
     text = docstring(name).replace("\\\n", " ")
     lines = [shlex.split(line) for line in text.splitlines() if line.startswith("    purejaxppo ")]
     return [words[1:] for words in lines if words[1] == verb]
 
 
 def small(words, timesteps=128):
-    """A command line with a small size in place of its own."""
+    """Return a command line at small size."""
     at = words.index("--total_timesteps") if "--total_timesteps" in words else len(words)
     flags = [f"--{name}={x}" for name, x in SMALL.items() if name != "network.hidden"]
     size = ["--network.hidden", "16", "16", "--total_timesteps", str(timesteps)]
@@ -75,7 +75,7 @@ OTHERS = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A current folder with the examples, whose modules can be imported."""
+    """A current folder with the examples, which can be imported."""
     for path in PATHS:
         shutil.copy(path, tmp_path)
         monkeypatch.delitem(sys.modules, path.stem, raising=False)
@@ -87,7 +87,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.toy
-def test_there_are_ten_of_under_80_lines_and_each_says_how_to_run_it():
+def test_there_are_ten_examples_of_under_80_lines_that_state_how_to_run_them():
     assert len(NAMES) == 9
     for name in NAMES:
         assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 80
@@ -98,10 +98,10 @@ def test_there_are_ten_of_under_80_lines_and_each_says_how_to_run_it():
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", TRAINED)
-def test_on_the_command_line_it_trains_and_is_evaluated_without_its_file(
+def test_each_example_trains_on_the_command_line_and_is_evaluated_without_its_file(
     words, folder, capsys, monkeypatch, request
 ):
-    """One resumes and is evaluated by another process, too."""
+    """One example also resumes and is evaluated in another process."""
     one = request.node.callspec.id == ONE
     assert main([*small(words), "--run_dir", "run"]) == 0
     if one:
@@ -129,13 +129,13 @@ def test_on_the_command_line_it_trains_and_is_evaluated_without_its_file(
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", OTHERS)
-def test_its_other_commands_train(words, folder):
+def test_the_other_commands_of_each_example_train(words, folder):
     assert main([*small(words), "--run_dir", "run"]) == 0
     check_run(folder / "run", updates=2)
 
 
 def check_run(run, updates):
-    """Every update of a run is finite, and its agent acts."""
+    """Check that every update of a run is finite, and that its agent acts."""
     rows = read_csv(run / "metrics.csv")
     assert rows[-1]["update"] == updates and all(row["charts/finite"] for row in rows)
     agent = restore(run)
@@ -150,7 +150,7 @@ def check_run(run, updates):
         for x in NAMES
     ],
 )
-def test_in_python_it_trains(name, folder):
+def test_each_example_trains_from_python(name, folder):
     here = {"SMALL": SMALL}
     exec(in_python(name), here)
     run = here["run"]
@@ -179,24 +179,24 @@ def test_the_lander_falls_and_lands_by_hand(monkeypatch):
 
 
 @pytest.mark.toy
-def test_rollback_pulls_back_by_hand():
+def test_the_rollback_objective_by_hand():
     rollback = example("own_objective")["rollback"]
     hp = type("Hyperparams", (), {"clip_eps": 0.2})
     ratio, advantage = jnp.array([1.1, 1.7, 0.3, 1.7, 0.3]), jnp.array([1.0, 1, 1, -1, -1])
-    # f(1.7) = 1.2 - 0.3 * 0.5 = 1.05, f(0.3) = 0.8 + 0.3 * 0.5 = 0.95; the smaller product counts
+    # f(1.7) = 1.2 - 0.3 * 0.5 = 1.05, f(0.3) = 0.8 + 0.3 * 0.5 = 0.95; the smaller product is used
     expected = [-1.1, -1.05, -0.3, 1.7, 0.95]
     np.testing.assert_allclose(rollback(jnp.log(ratio), advantage, hp), expected, rtol=1e-5)
 
 
 @pytest.mark.toy
-def test_the_next_observation_is_predicted_by_hand():
+def test_the_loss_of_predict_next_by_hand():
     term = example("predict_next")["predict_next"]
     outputs = Outputs((), None, None, jnp.zeros((2, 3)))
     rows = {"obs": jnp.ones((2, 4)), "next_obs": jnp.full((2, 4), 3.0)}
     rows = type("Rows", (), {**rows, "action": jnp.array([0, 1])})
     params = term.init(jax.random.key(0), outputs, rows)
     assert params["hidden"].shape == (5, 32) and params["out"].shape == (32, 4)
-    # action 0 alone moves the one hidden unit that counts, by atanh(0.5): 1 + 2 tanh + 0.5 = 2.5
+    # only action 0 changes the hidden unit in use, by atanh(0.5): 1 + 2 tanh + 0.5 = 2.5
     params = jax.tree.map(jnp.zeros_like, params) | {"bias": jnp.full(4, 0.5)}
     params["hidden"] = params["hidden"].at[3, 0].set(jnp.arctanh(0.5))
     params["out"] = params["out"].at[0].set(2.0)
@@ -204,7 +204,7 @@ def test_the_next_observation_is_predicted_by_hand():
 
 
 @pytest.mark.toy
-def test_the_bonus_counts_visits_by_hand():
+def test_the_count_bonus_by_hand():
     space = type("Spec", (), {"observation": np.zeros(2)})
     bonus = example("own_bonus")["count_bonus"](Config(), space)
     obs = jnp.array([[[1.0, 2.0]], [[1.0, 2.0]], [[-1.0, -2.0]]])  # [T=3, N=1]: two hashes
@@ -217,7 +217,7 @@ def test_the_bonus_counts_visits_by_hand():
 
 
 @pytest.mark.toy
-def test_the_estimator_has_two_lambdas_by_hand():
+def test_the_decoupled_estimator_by_hand():
     decoupled = example("own_advantage")["decoupled"]
     no, yes = jnp.zeros((2, 1), bool), jnp.ones((2, 1), bool)
     ends = jnp.array([[False], [True]])
@@ -231,7 +231,7 @@ def test_the_estimator_has_two_lambdas_by_hand():
 
 
 @pytest.mark.toy
-def test_the_callback_stops_and_gives_histograms(tmp_path):
+def test_the_callback_stops_and_writes_histograms(tmp_path):
     watch = example("stop_and_histogram")["StopAt"](10.0)
     written = []
     writer = type("Writer", (), {"add_histogram": lambda self, *args: written.append(args)})()
@@ -240,7 +240,7 @@ def test_the_callback_stops_and_gives_histograms(tmp_path):
     rows = [{"eval/return_mean": 9.0}, {"eval/return_mean": 11.0}]
     context = CallbackContext(Config(), tmp_path, 1, 64, state, [Config()] * 2, rows, writer)
     assert watch.on_evaluation(context) == {"mine/largest_parameter": [3.0, 2.0]}
-    assert context.reason == ""  # the worse one is not there yet
+    assert context.reason == ""  # before the worse one
     [(name, values, step)] = written
     assert (name, step) == ("a/w", 64) and list(values) == [1.0, -3.0]
     rows[0]["eval/return_mean"] = 10.0
@@ -257,7 +257,7 @@ def test_the_callback_in_a_run_writes_its_column_and_tensorboard(folder):
     words = small(["train", "--config", "cartpole.yaml", "--callbacks", "now.py:Now"], 6400)
     assert main([*words, "--run_dir", "run"]) == 0
     rows = read_csv(folder / "run/metrics.csv")
-    assert rows[-1]["update"] == 5  # the first evaluation, of the twenty
+    assert rows[-1]["update"] == 5  # the first of twenty evaluations
     assert rows[-1]["mine/largest_parameter"] > 0.5
     assert "mine/largest_parameter" not in rows[0]
     events = b"".join(path.read_bytes() for path in (folder / "run/tensorboard").iterdir())
@@ -265,7 +265,7 @@ def test_the_callback_in_a_run_writes_its_column_and_tensorboard(folder):
 
 
 @pytest.mark.full
-def test_the_network_is_exported_and_needs_nothing_of_its_file(folder):
+def test_the_exported_network_does_not_need_its_file(folder):
     (train, *_), (export,) = (
         [w for w in commands("own_network", verb) if "runs/net" in w]
         for verb in ("train", "export")
@@ -281,20 +281,20 @@ SWEEPS = [name for name in NAMES if commands(name, "sweep") and name != "predict
 
 
 @pytest.mark.full
-def test_a_sweep_over_the_terms_coefficient_is_one_program(folder, capsys):
+def test_a_sweep_over_the_loss_coefficient_is_one_program(folder, capsys):
     (words,) = commands("predict_next", "sweep")
     assert main([*small(words, 1024), "--run_dir", "swept"]) == 0
     assert "3 settings x 1 seeds in 1 program\n" in capsys.readouterr().out
     paths = sorted((folder / "swept").glob("rounds/000/group-*/batch-*/metrics.csv"))
     rows = [row for path in paths for row in read_csv(path)]
     errors = [row["losses/predict_next"] for row in rows if row["update"] == 16]
-    assert errors[2] < errors[0]  # the weighed one is learned
+    assert errors[2] < errors[0]  # the one with a weight is learned
     assert (folder / "swept/results.csv").is_file()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", SWEEPS)
-def test_its_sweep_runs(name, folder):
+def test_the_sweep_of_each_example_runs(name, folder):
     for words in commands(name, "sweep"):
         assert main([*small(words), "--run_dir", "swept"]) == 0
         assert (folder / "swept/results.csv").is_file()

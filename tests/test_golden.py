@@ -1,4 +1,4 @@
-"""`make golden` says which array differs, at which update, and by how much."""
+"""`make golden` reports which array differs, at which update, and by how much."""
 
 import json
 
@@ -62,7 +62,7 @@ def test_missing_and_new_arrays_and_other_shapes_differ():
 
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
-    """A function: flags, and values in place of training -> exit code and output."""
+    """A function (flags, values in place of training) -> (exit code, output)."""
     monkeypatch.setattr(golden, "STORED", tmp_path / "golden.json")
 
     def run(*args, here, base=None):
@@ -97,7 +97,7 @@ def test_two_checkouts_are_compared(run, tmp_path):
     )
 
 
-def test_base_that_is_not_a_checkout_is_an_error(run, tmp_path, capsys):
+def test_a_base_that_is_not_a_checkout_is_an_error(run, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         run("--base", tmp_path, here=values())
     assert end.value.code == 2

@@ -1,4 +1,4 @@
-"""Programs for a GPU: compiled without one, they launch no more kernels than they did."""
+"""Programs for a GPU, compiled without one: they launch no more kernels than before."""
 
 import importlib
 import json
@@ -62,17 +62,19 @@ def load_script(name):
 
 
 @pytest.mark.toy
-def test_loops_count_as_often_as_they_run():
+def test_kernels_in_loops_are_counted_per_iteration():
     program = load_script("launches").Program(HLO)
-    turn = 1 + 1 + 5  # a product, a sum over cards, and five copies in the loop inside
+    turn = 1 + 1 + 5  # a product, a sum over GPUs, and five copies in the inner loop
     assert program.turn(3) == program.turn(0) == turn
     assert program.turn(3, 5) == 1
-    assert program.total.kernels == 1 + 3 * turn + (turn + 1)  # and the unknown one's condition
+    assert program.total.kernels == 1 + 3 * turn + (
+        turn + 1
+    )  # and the condition of the unknown one
     assert (program.total.products, program.total.collectives, program.total.reads) == (5, 4, 1)
 
 
 @pytest.mark.toy
-def test_rows_that_were_kept_are_of_cases_that_there_are():
+def test_stored_rows_belong_to_existing_cases():
     script = load_script("gpu_programs")
     kept = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
     assert {row["case"] for row in kept} <= set(script.CASES)
@@ -80,7 +82,7 @@ def test_rows_that_were_kept_are_of_cases_that_there_are():
 
 
 def compiled(case, tmp_path):
-    """The new row of a case, and the kept one."""
+    """Return the new and the stored row of a case."""
     if not (COMPILER / "jax_plugins").is_dir():
         pytest.skip("there is no compiler for GPUs: make gpu-compiler")
     found = tmp_path / "rows.jsonl"
@@ -114,25 +116,25 @@ def check_growth(now, before):
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", QUICK)
-def test_a_gradient_step_launches_no_more_kernels(case, tmp_path):
+def test_a_gradient_step_launches_no_more_kernels_than_stored(case, tmp_path):
     check_growth(*compiled(case, tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", [x for x in load_script("gpu_programs").CASES if x not in QUICK])
-def test_every_case_launches_no_more_kernels(case, tmp_path):
+def test_every_case_launches_no_more_kernels_than_stored(case, tmp_path):
     check_growth(*compiled(case, tmp_path))
 
 
 @pytest.mark.toy
-def test_what_was_counted_keeps_what_it_was_made_for():
+def test_stored_counts_have_the_intended_reductions():
     rows = {
         row["case"]: row for row in map(json.loads, ROWS.read_text(encoding="utf-8").splitlines())
     }
     assert rows["cartpole"]["gradient_step"] <= 35
     assert rows["gru"]["train"]["kernels"] <= 198_139 / 2.5
     assert rows["lstm"]["gradient_step"] <= 0.7 * 1185
-    # A run that is too small to be divided is the same program on four cards.
+    # A run that is too small to be divided is the same program on four GPUs.
     assert rows["hopper, 4 cards"]["train"]["kernels"] <= rows["hopper"]["train"]["kernels"]
     assert rows["cartpole, 4 seeds on 4 cards"]["train"]["collectives"] == 0

@@ -1,4 +1,4 @@
-"""Signals where Python's own handlers do not run: in a computation, a compiler, a hang."""
+"""Signals where the handlers of Python do not run: in a computation, a compiler, a hang."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ TAKEN = "saving and stopping after this chunk; press Ctrl-C again to exit immedi
 
 @pytest.fixture
 def busy(tmp_path):
-    """A function that starts a process which computes for ever."""
+    """A function that starts a process with an endless computation."""
     started = []
 
     def start(*words, prefix=()):
@@ -57,7 +57,7 @@ def busy(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_what_never_comes_back_to_python(number, busy, tmp_path):
+def test_a_signal_ends_a_process_that_never_returns_to_python(number, busy, tmp_path):
     process = busy()
     assert (tmp_path / ".video.gif").exists()
     process.send_signal(number)
@@ -68,7 +68,7 @@ def test_a_signal_ends_what_never_comes_back_to_python(number, busy, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_signal_is_left_to_who_asked_for_it_and_the_second_ends(busy):
+def test_the_first_signal_goes_to_the_installed_handler_and_the_second_ends_the_process(busy):
     process = busy("take")
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline() == f"{TAKEN}\n"
@@ -81,7 +81,7 @@ def test_the_first_signal_is_left_to_who_asked_for_it_and_the_second_ends(busy):
 
 
 def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
-    """A shell that loses its terminal sends one SIGHUP, and the system another."""
+    """When a terminal closes, the shell sends one SIGHUP and the system another."""
     process = busy("take")
     for _ in range(2):
         process.send_signal(signal.SIGHUP)
@@ -94,7 +94,7 @@ def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
 
 
 def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(busy):
-    """timeout sends one SIGTERM to the process, and one to its group."""
+    """The command `timeout` sends one SIGTERM to the process, and one to its group."""
     process = busy("take")
     for _ in range(3):
         process.send_signal(signal.SIGTERM)
@@ -148,7 +148,7 @@ signal.raise_signal(signal.SIGTERM)
 """
 
 
-def test_training_from_python_takes_sighup_and_gives_the_handlers_back():
+def test_training_from_python_handles_sighup_and_restores_the_handlers():
     process = subprocess.run(
         [sys.executable, "-c", LIBRARY], check=False, capture_output=True, text=True
     )
@@ -164,8 +164,8 @@ def test_training_from_python_ends_at_a_second_sigterm_unless_it_follows_within_
     assert process.returncode == -signal.SIGTERM
 
 
-def test_a_signal_just_before_the_run_takes_signals_is_not_lost():
-    """The thread may read it after the run's handler is installed, which did not receive it."""
+def test_a_signal_just_before_the_handler_is_installed_is_not_lost():
+    """The thread may read it after the handler of the run is installed, which did not get it."""
     code = """
 import os, signal
 from purejaxppo import interrupts

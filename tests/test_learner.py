@@ -1,4 +1,4 @@
-"""The learner as a whole: identities that any correct PPO keeps, and that it learns."""
+"""The learner: identities that hold for any correct PPO, and that it learns."""
 
 from dataclasses import replace
 from functools import cached_property, partial
@@ -42,16 +42,16 @@ class Compiled:
 
     @cached_property
     def after_four(self):
-        """(state, metrics) after four updates in one chunk."""
+        """Return (state, metrics) after four updates in one chunk."""
         return self.train(self.init(), 4)
 
 
 def watched_step(parts, state, hp):
-    """`learner.train_step`, watched.
+    """Run `learner.train_step`, and record its intermediate values.
 
     Returns:
-        (state, transitions, the batch that the gradient steps are made of, with observations as
-        the loss gives them to the network).
+        (state, transitions, the batch that the gradient steps use, with observations as
+        the loss passes them to the network).
     """
     rollouts, updates, seen = [], [], []
     update_epochs, network = ppo.update_epochs, parts.policy.network
@@ -91,8 +91,8 @@ def vector(make_config):
     return Compiled(make_config(env=VECTOR))
 
 
-def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
-    # Also while the observation statistics change from update to update: they move after it.
+def test_with_zero_learning_rate_every_ratio_is_one_and_parameters_stay(vector):
+    # This also holds while the observation statistics change, since they change after the update.
     state = vector.init()
     after, metrics = vector.train(state, 3, learning_rate=0.0)
     # approx_kl is about half the mean squared log-ratio, so |log ratio| < 1e-5.
@@ -104,7 +104,7 @@ def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
 
 
 @pytest.mark.usefixtures("optimized")
-def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(make_config):
+def test_chunks_of_one_two_and_four_updates_are_bit_identical(make_config):
     vector = Compiled(make_config(env=VECTOR))
     four, total = vector.after_four
     two = vector.train(vector.train(vector.init(), 2)[0], 2)[0]
@@ -123,7 +123,7 @@ def test_train_chunk_compiles_once(vector):
     assert vector.chunk._cache_size() == 1
 
 
-def test_only_valid_rows_are_counted_as_steps_and_observed(vector):
+def test_only_valid_rows_count_as_steps_and_as_observations(vector):
     state, metrics = vector.after_four
     # 48 rows of each environment are six episodes of 7 steps, each with its reset row.
     assert metrics.env_steps == NUM_ENVS * 42
@@ -141,13 +141,13 @@ def test_other_seeds_give_other_weights_and_other_environments(vector):
     assert not np.allclose(a.rollout.obs, b.rollout.obs)
 
 
-def test_a_seed_among_many_equals_that_seed_alone(vector):
+def test_a_seed_in_a_batch_equals_that_seed_alone(vector):
     keys = jnp.stack([jax.random.key(seed) for seed in (5, 0, 9)])
     states = jax.jit(jax.vmap(init_program(vector.parts), (0, None)))(keys, shard_ids(vector.parts))
     assert_same(jax.tree.map(lambda x: x[1], states), vector.init())
     train = jax.jit(jax.vmap(train_program(vector.parts), (0, None, None)))
     states, metrics = train(states, vector.hp, jnp.int32(4))
-    # Batched matrix products add up in another order: rounding, grown over 16 Adam steps.
+    # Batched matrix products sum in another order; rounding errors grow over 16 Adam steps.
     alone = vector.after_four
     assert_close(jax.tree.map(lambda x: x[1], states.agent), alone[0].agent, 1e-4)
     assert_close(jax.tree.map(lambda x: x[1], metrics), alone[1], 1e-3)
@@ -170,12 +170,12 @@ def test_two_shards_on_one_device_equal_two_devices(two_shards):
     assert_close(here, there, 1e-6)
     here, here_metrics = two_shards.train(here, 4)
     there, there_metrics = spread.train(there, 4)
-    # The mean of the gradients is added up in another order.
+    # The mean of the gradients sums in another order.
     assert_close(here, there, 1e-4)
     assert_close(here_metrics, there_metrics, 1e-3)
 
 
-def test_shards_have_environments_of_their_own_and_weights_in_common(two_shards):
+def test_shards_have_separate_environments_and_shared_weights(two_shards):
     state, metrics = two_shards.train(two_shards.init(), 4)
     assert state.rollout.obs.shape == (2, NUM_ENVS // 2, 17)
     assert not np.allclose(state.rollout.obs[0], state.rollout.obs[1])
@@ -186,10 +186,10 @@ def test_shards_have_environments_of_their_own_and_weights_in_common(two_shards)
 
 @pytest.fixture(scope="module")
 def watched(make_config):
-    """Two updates under reward normalisation: config, and [state, transitions, batch] of each."""
+    """Two updates with normalised rewards: the config, and [state, transitions, batch] of each."""
     config = make_config(env=VECTOR, ppo={"normalize_reward": True, "gamma": 0.9})
     parts = make_parts(config)
-    # With lambda = 0 the advantage is the TD error, in which the reward can be read.
+    # With lambda = 0 the advantage is the TD error, from which the reward follows.
     hp = make_hyperparams(parts.config)._replace(gae_lambda=jnp.float32(0))
     step, steps = jax.jit(partial(watched_step, parts)), []
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
@@ -199,7 +199,7 @@ def watched(make_config):
     return config, steps
 
 
-def test_observation_statistics_are_those_of_all_valid_rows(watched):
+def test_observation_statistics_cover_all_valid_rows(watched):
     _, steps = watched
     rows = [transitions.obs[transitions.valid] for _, transitions, _ in steps]
     for i, (state, transitions, _) in enumerate(steps):
@@ -210,7 +210,7 @@ def test_observation_statistics_are_those_of_all_valid_rows(watched):
         np.testing.assert_allclose(stats.m2[0] / len(seen), seen.var(0), rtol=1e-4)
 
 
-def test_an_update_sees_observations_normalised_by_what_was_seen_before_it(watched):
+def test_an_update_normalises_observations_by_earlier_statistics(watched):
     _, ((first, transitions, batch), (_, later, later_batch)) = watched
     np.testing.assert_allclose(batch.obs.reshape(transitions.obs.shape), transitions.obs, rtol=1e-5)
     stats = first.agent.obs_stats
@@ -220,7 +220,7 @@ def test_an_update_sees_observations_normalised_by_what_was_seen_before_it(watch
     )
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(watched):
+def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return(watched):
     config, steps = watched
     running, seen = np.zeros(NUM_ENVS), []
     for state, transitions, batch in steps:
@@ -240,9 +240,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(watched):
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_reward_scale_multiplies_what_is_learned_from_after_normalisation(
-    make_config, watched, normalize
-):
+def test_the_reward_scale_multiplies_rewards_after_normalisation(make_config, watched, normalize):
     _, (_, (state, transitions, _)) = watched
     rollout, hp = SimpleNamespace(transitions=transitions), SimpleNamespace(gamma=0.9)
     plain_config = make_config(ppo={"normalize_reward": normalize}).ppo
@@ -258,12 +256,12 @@ def test_the_reward_scale_multiplies_what_is_learned_from_after_normalisation(
     np.testing.assert_allclose(ten.reward, 10 * one.reward, rtol=1e-6)
     assert np.abs(one.reward).max() > 0
     assert normalize or one.reward is transitions.reward
-    # What is carried to the next rollout is of the task's own rewards.
+    # The discounted return carried to the next rollout is of the rewards of the task.
     np.testing.assert_array_equal(ten.discounted_return, one.discounted_return)
     assert_same(ten.stats, one.stats)
 
 
-def test_explained_variance_is_centred_first_and_silent_where_targets_do_not_vary():
+def test_explained_variance_is_centred_and_undefined_for_constant_targets():
     def of(target, value, valid):
         rows = jnp.stack([target, target - value])
         mean = jnp.mean(rows, axis=(1, 2), where=valid)
@@ -279,18 +277,18 @@ def test_explained_variance_is_centred_first_and_silent_where_targets_do_not_var
     expected = 1 - np.var((target - value)[keep].astype(float)) / np.var(target[keep].astype(float))
     assert varies == 1
     np.testing.assert_allclose(share, expected, rtol=1e-3)
-    constant = jnp.full((50, 4), 100.0).at[0].add(1e-4)  # a last bit or so
+    constant = jnp.full((50, 4), 100.0).at[0].add(1e-4)  # rounding
     assert of(constant, jnp.asarray(value), valid) == (0, 0.0)
 
 
-def test_a_row_without_varying_targets_says_nothing_of_explained_variance():
+def test_rows_with_constant_targets_have_no_explained_variance():
     metrics = diagnostics.zero_metrics(())._replace(updates=2, explained=0)
     assert "losses/explained_variance" not in metrics_row(metrics)
     row = metrics_row(metrics._replace(explained=1, explained_variance=0.5))
     assert row["losses/explained_variance"] == 0.5
 
 
-def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(make_config):
+def test_a_correct_constant_critic_gives_zero_advantage_and_policy_gradient(make_config):
     parts = make_parts(make_config(env={"name": "dummy/constant"}, ppo={"gamma": 0.75}))
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     critic = {"kernel": jnp.zeros((8, 1)), "bias": jnp.full(1, 4.0)}  # 4 = 1 / (1 - gamma)
@@ -341,14 +339,14 @@ PIXELS = {
 }
 
 
-def test_images_stay_bytes_until_the_network(make_config):
+def test_images_are_stored_as_bytes_until_the_network(make_config):
     parts = make_parts(make_config(**PIXELS))
     state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
     hp = make_hyperparams(parts.config)
     program = jax.make_jaxpr(train_program(parts))(state, hp, jnp.int32(1))
     shapes = {f"{kind}[{rows},84,84,4]" for kind in ("u8", "f32") for rows in ("12,2", "24", "8")}
     found = {shape for shape in shapes if shape in str(program)}
-    # The rollout, its rows flattened, and a minibatch of them.
+    # The rollout, its flattened rows, and a minibatch of them.
     assert found == {"u8[12,2,84,84,4]", "u8[24,84,84,4]", "u8[8,84,84,4]"}
 
 
@@ -373,8 +371,8 @@ def test_values_of_images_in_parts_equal_those_in_one_batch(make_config, monkeyp
         np.testing.assert_allclose(results[0], other, rtol=1e-5, atol=1e-6)
 
 
-def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
-    """Rollouts of 12 steps, episodes of 7 with reward 1: 1, 1.5, ... in each, from 1 on in all."""
+def test_new_episodes_start_with_a_zero_discounted_return(make_config):
+    """Rollouts of 12 steps, episodes of 7 with reward 1: each has returns 1, 1.5, ... ."""
     parts = make_parts(
         make_config(
             env={"name": "dummy/constant", "max_episode_steps": LIMIT},
@@ -385,7 +383,7 @@ def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
     step = jax.jit(partial(learner.train_step, parts))
     for _ in range(2):
         state, _ = step(state, make_hyperparams(parts.config))
-        # Seven steps, the reset row, four steps more: the second episode is left unfinished.
+        # Seven steps, the reset row, and four steps of the second, unfinished episode.
         np.testing.assert_allclose(state.rollout.discounted_return, 1 + 0.5 + 0.25 + 0.125)
     episode = 2 - 0.5 ** np.arange(LIMIT)
     seen = [*episode, *episode[:4]]
@@ -397,8 +395,10 @@ def next_number(outputs, rows):
 
 
 @pytest.mark.parametrize("kind", ["rnd", pytest.param("icm", marks=pytest.mark.full)])
-def test_bonus_and_terms_do_not_read_the_next_episodes_first_observation(kind, make_config, key):
-    """Episodes end at once on two rows, and the rows after them are changed beyond all others."""
+def test_bonus_and_auxiliary_losses_do_not_read_the_next_episodes_first_observation(
+    kind, make_config, key
+):
+    """Two rows end episodes, and the observations of the rows after them are set to extremes."""
     term = AuxiliaryLoss(next_number, rows=("next_obs",))
     bonus = replace(RND, kind=kind)
     parts = make_parts(make_config(env=VECTOR, ppo={"terms": (term,)}, intrinsic=bonus))
@@ -406,7 +406,7 @@ def test_bonus_and_terms_do_not_read_the_next_episodes_first_observation(kind, m
     rollout = learner.collect(parts, state.agent, state.rollout, key, 0.0)
     rows, hp = rollout.transitions, make_hyperparams(parts.config)
     ends = jnp.zeros((LENGTH, NUM_ENVS), bool).at[jnp.array([2, 4]), 1].set(True)
-    valid = rows.valid.at[jnp.array([3, 5]), 1].set(False)  # for ICM, which reads obs, too
+    valid = rows.valid.at[jnp.array([3, 5]), 1].set(False)  # for ICM, which also reads obs
     assert valid[jnp.array([2, 4]), 1].all()
 
     @jax.jit
@@ -432,7 +432,7 @@ def test_bonus_and_terms_do_not_read_the_next_episodes_first_observation(kind, m
     assert (read != bonus.reward)[ends].all()
 
 
-def test_streams_have_keys_that_nothing_else_has(make_config, key):
+def test_random_streams_have_unique_keys(make_config, key):
     parts = make_parts(make_config(ppo={"reset_each_rollout": True}, intrinsic=RND))
     drawn = []
     parts.env.reset = lambda key, reset=parts.env.reset: drawn.append(key) or reset(key)
@@ -451,13 +451,13 @@ def test_streams_have_keys_that_nothing_else_has(make_config, key):
 
 
 @pytest.mark.toy
-def test_no_two_streams_have_one_number_and_none_is_that_of_a_split():
+def test_stream_numbers_are_unique_and_differ_from_those_of_a_split():
     numbers = [value for name, value in vars(streams).items() if name.isupper()]
     assert len(numbers) == len(set(numbers)) >= 7
     assert min(numbers) > 10**6
 
 
-def test_metrics_say_what_critic_and_rate_report(make_config):
+def test_metrics_include_those_of_critic_and_learning_rate(make_config):
     parts = make_parts(
         make_config(ppo={"critic": "hl_gauss", "learning_rate_schedule": "adaptive", "gamma": 0.0})
     )
@@ -474,7 +474,7 @@ def test_metrics_say_what_critic_and_rate_report(make_config):
     np.testing.assert_allclose(shares[critics.CLIPPED], 2 / 3, rtol=1e-6)
 
 
-def test_a_metric_without_a_name_and_a_name_without_a_metric_are_named(make_config):
+def test_undeclared_and_missing_metrics_are_reported(make_config):
     parts = make_parts(make_config(env=VECTOR))
     named = parts._replace(bonus=parts.bonus._replace(figures=("mine/bonus",)))
     computed = parts._replace(

@@ -1,4 +1,4 @@
-"""Agents that leave the library act on a simulator's own observations as in an evaluation."""
+"""Agents outside of the library act on raw observations as in an evaluation."""
 
 import json
 import os
@@ -22,7 +22,7 @@ FILE = os.path.abspath(nested_envs.__file__)
 
 
 def random_agent(config):
-    """An agent with random parameters, of which none is 0."""
+    """Return an agent with random parameters other than 0."""
     agent, rng = Agent(config, AgentState({}, None)), np.random.default_rng(0)
     shapes = jax.eval_shape(agent.policy.init, jax.random.key(0))
 
@@ -57,7 +57,7 @@ def make_agent(make_config):
 
 
 def exported(agent, path, env):
-    """A function from an observation of `env` to its action, by an exported file."""
+    """Return a function from an observation of `env` to its action, by an exported file."""
     export.export(agent, path)
     if path.suffix == ".npz":
         policy = player.load(path)
@@ -84,7 +84,7 @@ def exported(agent, path, env):
 
 
 def one(space, obs):
-    """An observation as a batch of one."""
+    """Return an observation as a batch of one."""
     if isinstance(space, spaces.Dict):
         return {name: one(part, obs[name]) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -93,14 +93,14 @@ def one(space, obs):
 
 
 def first(tree):
-    """The first row of a batch, without its axis."""
+    """Return the first row of a batch, without its axis."""
     if isinstance(tree, dict):
         return {name: first(part) for name, part in tree.items()}
     return tuple(map(first, tree)) if isinstance(tree, tuple) else tree[0]
 
 
 def named(name, space, obs):
-    """The arrays of an observation by the names of tensors."""
+    """Return the arrays of an observation by tensor name."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return {name: obs}
     parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
@@ -109,7 +109,7 @@ def named(name, space, obs):
 
 
 def nested(name, space, values):
-    """The action whose arrays are the tensors `values`."""
+    """Return the action with the arrays `values`, by tensor name."""
     if isinstance(space, spaces.Dict):
         return {key: nested(f"{name}.{key}", part, values) for key, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -129,7 +129,7 @@ def episode_return(env, seed, act):
 @pytest.mark.parametrize(
     "number", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in (*range(2, 9), 14, 20))]
 )
-def test_raw_simulator_gives_the_returns_of_an_evaluation(number, make_agent, tmp_path):
+def test_a_raw_simulator_gives_the_returns_of_an_evaluation(number, make_agent, tmp_path):
     log = tmp_path / "seeds"
     agent = make_agent("Nested", number=number, log=str(log))
     expected = ppo.evaluate(agent, episodes=3).returns
@@ -146,7 +146,9 @@ def test_raw_simulator_gives_the_returns_of_an_evaluation(number, make_agent, tm
 
 
 @pytest.mark.parametrize("boxes", [False, True])
-def test_raw_world_gives_the_returns_of_an_evaluation(boxes, make_agent, tmp_path):
+def test_a_raw_multi_agent_environment_gives_the_returns_of_an_evaluation(
+    boxes, make_agent, tmp_path
+):
     log = tmp_path / "seeds"
     agent = make_agent("Pair", boxes=boxes, log=str(log))
     expected = ppo.evaluate(agent, episodes=4).returns
@@ -164,7 +166,7 @@ def test_raw_world_gives_the_returns_of_an_evaluation(boxes, make_agent, tmp_pat
 
 
 @pytest.mark.toy
-def test_row_of_a_world_gets_its_agents_own_action(make_agent):
+def test_each_row_gets_the_action_of_its_agent(make_agent):
     agent = make_agent("Pair", boxes=True)
     row = {"agent": 1, "obs": {"0": 2, "1": np.zeros(2)}}
     (action,) = agent.act(row)
@@ -185,7 +187,7 @@ def test_row_of_a_world_gets_its_agents_own_action(make_agent):
 
 
 @pytest.mark.toy
-def test_file_describes_its_arrays_and_rejects_others(make_agent, tmp_path):
+def test_an_exported_file_describes_its_arrays_and_rejects_others(make_agent, tmp_path):
     agent = make_agent("Nested", number=3)
     export.export(agent, tmp_path / "policy.npz")
     policy = player.load(tmp_path / "policy.npz")
@@ -213,7 +215,7 @@ def test_choices_beyond_int32_cannot_be_exported():
 
 @pytest.mark.toy
 @pytest.mark.parametrize("boxes", [False, True])
-def test_rows_of_agents_with_the_same_spaces_are_their_own(boxes, make_agent, tmp_path):
+def test_agents_with_equal_spaces_get_their_own_actions(boxes, make_agent, tmp_path):
     agent = make_agent("Pair", alike=True, boxes=boxes)
     seen = [(6, [0.5, 0.1]), (4, [0.2, 0.9])]
     world = agent.act(dict(zip("ab", seen, strict=True)))
@@ -231,7 +233,7 @@ def test_rows_of_agents_with_the_same_spaces_are_their_own(boxes, make_agent, tm
 
 @pytest.mark.toy
 @pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
-def test_envpool_agents_use_its_own_choices_and_dtypes(make_config):
+def test_envpool_agents_use_the_choices_and_dtypes_of_envpool(make_config):
     envpool = pytest.importorskip("envpool")
     raw = envpool.make("TSP-v1", env_type="gymnasium", num_envs=2)
     obs, _ = raw.reset()

@@ -1,4 +1,4 @@
-"""Runs from Python: train, continue, load, act; callbacks that add columns, stop and fail."""
+"""Runs from Python: train, continue, load and act; callbacks that add columns, stop and fail."""
 
 import os
 import re
@@ -40,7 +40,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Still:
-    """One number that stays; an action of 1 pays 1."""
+    """The observation is constant; an action of 1 has reward 1."""
 
     start: float = 0.5
     observation = Box((1,))
@@ -64,19 +64,19 @@ def folder(tmp_path, monkeypatch):
 
 
 def small(callbacks=(), **changes):
-    """A small run of the environment in the folder `run`, silent."""
+    """Train a small run in the folder `run`, without output."""
     env = changes.pop("env", Still)
     return train(env=env, run_dir="run", callbacks=callbacks, quiet=True, **{**SMALL, **changes})
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A finished run of an instance, which nobody changes."""
+    """A finished run of an instance, which no test changes."""
     folder = tmp_path_factory.mktemp("library")
     return train(env=Still(0.25), run_dir=folder / "run", quiet=True, **SMALL)
 
 
-def test_an_instance_trains_into_a_run_with_metrics_and_agents(trained):
+def test_an_environment_instance_trains_a_run_with_metrics_and_agents(trained):
     assert str(trained.config.env.name).startswith("jax/object of ")
     assert str(trained.config.env.name).endswith("test_library:Still")
     metrics = trained.metrics
@@ -92,7 +92,7 @@ def test_an_instance_trains_into_a_run_with_metrics_and_agents(trained):
         trained.agent(77)
 
 
-def test_an_instance_is_handed_over_again_to_load(trained):
+def test_an_environment_instance_must_be_passed_again_to_load(trained):
     again = load(trained.run_dir, env=Still(0.25))
     obs = np.linspace(-1, 1, 5)[:, None]
     np.testing.assert_array_equal(again.best.act(obs), trained.best.act(obs))
@@ -103,7 +103,7 @@ def test_an_instance_is_handed_over_again_to_load(trained):
 
 
 @full
-def test_loaded_in_a_fresh_process_with_its_environment(trained):
+def test_a_run_is_loaded_in_a_new_process_with_its_environment(trained):
     code = (
         "import sys; from support.own_code import Walk; from purejaxppo import load\n"
         "print(load(sys.argv[1], env=Walk()).best.act([0.25]))"
@@ -115,7 +115,7 @@ def test_loaded_in_a_fresh_process_with_its_environment(trained):
 
 
 @pytest.mark.full
-def test_a_run_continues_as_if_it_had_not_stopped(capfd):
+def test_a_continued_run_equals_an_uninterrupted_one(capfd):
     run = small(env=Walk, total_timesteps=64)
     assert list(run.metrics["update"]) == [1, 2]
     run = small(env=Walk)
@@ -129,7 +129,7 @@ def test_a_run_continues_as_if_it_had_not_stopped(capfd):
 
 
 class Columns(Callback):
-    """Adds a column from the first row on, and another one from the third on."""
+    """Adds a column from the first row on, and another from the third on."""
 
     def on_log(self, context):
         found = {"mine/steps": context.env_steps}
@@ -139,7 +139,7 @@ class Columns(Callback):
         return {"mine/evaluated": context.rows[0]["eval/return_mean"]}
 
 
-def test_a_callback_adds_columns_also_later_and_a_resumed_run_keeps_them():
+def test_a_callback_can_add_columns_later_and_a_resumed_run_keeps_them():
     run = small([Columns])
     metrics = run.metrics
     np.testing.assert_array_equal(metrics["mine/steps"], metrics["global_step"])
@@ -147,12 +147,12 @@ def test_a_callback_adds_columns_also_later_and_a_resumed_run_keeps_them():
     np.testing.assert_array_equal(metrics["mine/evaluated"], metrics["eval/return_mean"])
     metrics = small([Columns], total_timesteps=160).metrics
     np.testing.assert_array_equal(metrics["mine/late"], [np.nan, np.nan, 7.0, 7.0, 7.0])
-    metrics = small(total_timesteps=192).metrics  # without the callback its columns stay
+    metrics = small(total_timesteps=192).metrics  # the columns stay without the callback
     np.testing.assert_array_equal(metrics["mine/late"], [np.nan] * 2 + [7.0] * 3 + [np.nan])
 
 
 @pytest.mark.toy
-def test_a_csv_file_gets_a_column_when_it_appears_and_keeps_it(folder):
+def test_a_csv_file_gets_a_column_when_it_first_appears_and_keeps_it(folder):
     path = folder / "metrics.csv"
     columns = ("update", "global_step", "a/b")
     logger = CsvLogger(path, 0, columns)
@@ -169,7 +169,7 @@ def test_a_csv_file_gets_a_column_when_it_appears_and_keeps_it(folder):
     assert path.read_text().splitlines() == [header, *lines[:2], "3,24,3.5,5.5"]
 
 
-def test_a_callback_stops_a_run_which_goes_on_without_it():
+def test_a_callback_stops_a_run_that_continues_without_it():
     seen = []
 
     class Stop(Callback):
@@ -210,7 +210,7 @@ FAILING = [fails_on_log, *(pytest.param(x, marks=full) for x in (FailsOnSave, Fa
 
 
 @pytest.mark.parametrize("callback", FAILING)
-def test_a_callback_that_raises_is_one_sentence_after_a_save(callback):
+def test_a_raising_callback_gets_a_one_sentence_error_after_a_save(callback):
     with pytest.raises(Stopped) as caught:
         small([callback])
     text = str(caught.value)
@@ -229,7 +229,7 @@ def test_a_callback_that_raises_is_one_sentence_after_a_save(callback):
 
 
 def called(returned, agents=1, event="on_log"):
-    """The metrics of a callback that returns this, in a run of some agents."""
+    """Return the metrics of a callback that returns a value, in a run of `agents` agents."""
     members = [Config()] * agents
     rows = [{"charts/SPS": 1.0}] * agents
     context = CallbackContext(Config(), None, 1, 64, None, members, rows)
@@ -249,7 +249,7 @@ def called(returned, agents=1, event="on_log"):
         ({"mine/a": jnp.float32(3.0)}, [{"mine/a": 3.0}, {"mine/a": 3.0}]),
     ],
 )
-def test_a_callback_gives_a_number_for_all_agents_or_one_for_each(returned, expected):
+def test_a_callback_returns_one_number_for_all_agents_or_one_per_agent(returned, expected):
     assert called(returned, agents=2) == expected
 
 
@@ -267,7 +267,7 @@ def test_a_callback_gives_a_number_for_all_agents_or_one_for_each(returned, expe
         ({"mine/a": [1.0, 2.0, 3.0]}, "returned 3 numbers 'mine/a', and there are 2 agents"),
     ],
 )
-def test_nonsense_that_a_callback_returns_is_one_sentence(returned, said):
+def test_an_invalid_result_of_a_callback_gets_a_one_sentence_error(returned, said):
     with pytest.raises(CallbackError, match=said) as caught:
         called(returned, agents=2)
     assert "\n" not in str(caught.value)
@@ -285,12 +285,12 @@ def test_nonsense_that_a_callback_returns_is_one_sentence(returned, said):
         ("nonsense", "callbacks"),
     ],
 )
-def test_what_is_no_callback_is_one_sentence(callback, said):
+def test_an_invalid_callback_gets_a_one_sentence_error(callback, said):
     with pytest.raises(ValueError, match=said):
         make_callbacks(Config(callbacks=(callback,)))
 
 
-def test_a_callback_of_many_agents_gives_each_its_own_number():
+def test_a_callback_of_many_agents_writes_each_number_to_its_agent():
     def each(context):
         assert [member.seed for member in context.members] == [3, 4]
         assert context.agent.member(1).act([0.5]) in (0, 1)
@@ -318,7 +318,7 @@ def test_a_callback_of_many_agents_gives_each_its_own_number():
         ({"ppo.num_minibatches": 7}, "num_minibatches = 7"),
     ],
 )
-def test_a_config_replaced_by_nonsense_is_one_sentence(changes, said):
+def test_an_invalid_replace_of_a_config_gets_a_one_sentence_error(changes, said):
     with pytest.raises(ValueError, match=said) as caught:
         load_config("cartpole.yaml").replace(**changes)
     assert "\n" not in str(caught.value)
@@ -328,7 +328,7 @@ def test_a_config_replaced_by_nonsense_is_one_sentence(changes, said):
 
 
 @pytest.mark.toy
-def test_a_config_replaced_is_another_one_and_the_first_stays():
+def test_replace_returns_a_new_config_and_keeps_the_first():
     first = load_config("cartpole.yaml")
     second = first.replace(seed=3, **{"ppo.gamma": 0.9, "network.hidden": [8]})
     assert (second.seed, second.ppo.gamma, second.network.hidden) == (3, 0.9, (8,))
@@ -337,7 +337,7 @@ def test_a_config_replaced_is_another_one_and_the_first_stays():
 
 
 @pytest.mark.toy
-def test_an_agent_is_shown_in_a_line(make_config):
+def test_the_repr_of_an_agent_is_one_line(make_config):
     agent = Agent(make_config(), None, 1234)
     assert repr(agent) == "<dummy/constant after 1,234 steps>"
     assert repr(replace(agent, members=(agent.config,) * 3)).startswith("<3 agents of dummy")

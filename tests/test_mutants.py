@@ -1,4 +1,4 @@
-"""Deliberate faults, one at a time: the tests of `make test` find each of them."""
+"""Deliberate faults, one at a time, each of which the tests of `make test` must find."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 
 class Fault(NamedTuple):
-    """A line that is replaced, and a test that must fail then."""
+    """A replaced line, and a test that must then fail."""
 
     file: str
     line: str
@@ -20,7 +20,7 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "a time limit is treated as the task's own end": Fault(
+    "a time limit is treated as a termination": Fault(
         "agents/advantages.py",
         "delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value",
         "delta = reward + gamma * jnp.where(done, 0.0, next_value) - value",
@@ -30,21 +30,21 @@ FAULTS = {
         "agents/advantages.py",
         "decay = jnp.where(absent, next_rho, decay)",
         "decay = jnp.where(absent, 0.0, decay)",
-        "test_absent.py::test_by_hand",
+        "test_absent.py::test_advantages_with_absent_rows_by_hand",
     ),
-    "a memory goes on into the next episode": Fault(
+    "a carry continues into the next episode": Fault(
         "agents/networks/gated_scan.py",
         "lambda x: jnp.where(expand(start, x), 0.0, x), xs",
         "lambda x: x, xs",
         "agents/test_cells.py",
     ),
-    "all shards have one key": Fault(
+    "all shards have the same key": Fault(
         "learner.py",
         "env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))",
         "env_key, key = jax.random.split(jax.random.fold_in(shard_key, 0 * shard_id))",
-        "test_learner.py::test_shards_have_environments_of_their_own_and_weights_in_common",
+        "test_learner.py::test_shards_have_separate_environments_and_shared_weights",
     ),
-    "a save is seen before it is whole": Fault(
+    "a checkpoint is visible before it is complete": Fault(
         "runs/checkpoint.py",
         "ocp.CompositeCheckpointHandler(), async_options=now",
         "ocp.CompositeCheckpointHandler(), async_options=now,"
@@ -57,7 +57,7 @@ FAULTS = {
         "if wrong := sorted(found.keys() ^ saved.keys()):",
         "runs/test_checkpoint.py::test_readable_arrays",
     ),
-    "a config is seen before it is whole": Fault(
+    "a config is visible before it is complete": Fault(
         "interrupts.py",
         'partial = path.with_name(f".{path.name}")',
         "partial = path",
@@ -88,7 +88,7 @@ FAULTS = {
         "    if isinstance(obs, dict) and 'action_mask' in obs:\n"
         "        obs = obs | {'action_mask': jnp.ones_like(obs['action_mask'])}\n"
         "    out = forward(rows.carry, obs, rows.start, rows.absent)",
-        "test_policies.py::test_ratios_are_one_and_chunks_do_not_matter",
+        "test_policies.py::test_ratios_are_one_and_results_do_not_depend_on_chunks",
     ),
     "Unity's agents get each other's actions": Fault(
         "envs/engines/unity/world.py",
@@ -96,7 +96,7 @@ FAULTS = {
         "for asking in sorted(self.asking):\n            action = self.chosen",
         "envs/engines/test_unity_world.py::test_actions_are_sent_in_the_order_of_the_requests",
     ),
-    "an exported policy has the normaliser of no training": Fault(
+    "an exported policy has an untrained normaliser": Fault(
         "export/files.py",
         "policy, state = agent.policy, jax.device_get(agent.state)",
         "policy, state = agent.policy, jax.device_get(agent.state)\n"
@@ -108,7 +108,7 @@ FAULTS = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_found(name, tmp_path):
+def test_each_fault_is_found_by_a_test(name, tmp_path):
     fault = FAULTS[name]
     for folder in ("purejaxppo", "configs"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
@@ -123,7 +123,7 @@ def test_a_fault_is_found(name, tmp_path):
     command += ["-k", test] if test else []
     tested = subprocess.run(
         command,
-        cwd=tmp_path,  # whose package is found first
+        cwd=tmp_path,  # the package in this folder is imported first
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

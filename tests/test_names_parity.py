@@ -1,4 +1,4 @@
-"""Settings of other libraries and those of docs/names.md make the same gradient step.
+"""Settings of other libraries, translated by docs/names.md, give the same gradient step.
 
 Stable-Baselines3's are compared in test_sb3_parity.py. CleanRL has no package to import.
 """
@@ -22,7 +22,7 @@ T, N, ACTIONS = 8, 4, 2
 
 
 def translated(library, values):
-    """Settings of another library as ours, by dotted name."""
+    """Translate settings of another library to ours, by dotted name."""
     names, sizes = foreign.libraries()[library], foreign.sizes_of({})
     return {
         names[name].field: foreign.our_value(names[name], value, sizes)
@@ -31,14 +31,14 @@ def translated(library, values):
 
 
 def make_rows(seed):
-    """Rewards, ends and noise of a made-up rollout, [T, N]."""
+    """Return rewards, ends and noise of a random rollout, [T, N]."""
     rng = np.random.default_rng(seed)
     reward = rng.normal(size=(T, N)).astype(np.float32)
     return rng, reward, rng.random((T, N)) < 0.2
 
 
 def our_gae(config, reward, value, last_value, done):
-    """Advantages and targets [T, N] where every end is a termination."""
+    """Return advantages and targets [T, N], where every end is a termination."""
     arrays = map(jnp.asarray, (reward, value, np.concatenate([value[1:], last_value[None]])))
     flags = map(jnp.asarray, (done, done, np.ones_like(done)))
     return gae(*arrays, *flags, gamma=config.ppo.gamma, gae_lambda=config.ppo.gae_lambda)
@@ -207,7 +207,7 @@ def test_gradient_step_of_rsl_rl_equals_ours_with_translated_settings(clipped, p
         algorithm.compute_returns(obs[T])
         last_value = critic(obs[T]).numpy()[:, 0]
         for x in (*actor.parameters(), *critic.parameters()):
-            x.add_(0.05 * torch.randn(x.shape))  # ratios other than 1, and values to be clipped
+            x.add_(0.05 * torch.randn(x.shape))  # for ratios other than 1, and clipped values
     rows = {
         name: getattr(storage, name).numpy().copy()
         for name in ("actions", "values", "actions_log_prob")
@@ -238,7 +238,7 @@ def test_gradient_step_of_rsl_rl_equals_ours_with_translated_settings(clipped, p
 
 
 def torch_params(torch, actor, critic):
-    """The weights of rsl_rl's models as our parameters; torch stores kernels transposed."""
+    """Return the weights of rsl_rl's models as our parameters; torch stores kernels transposed."""
     params = {"log_std": actor.distribution.log_std_param.detach().numpy().copy()}
     for name, model in (("actor", actor), ("critic", critic)):
         layers = [
@@ -252,7 +252,7 @@ def torch_params(torch, actor, critic):
 
 
 def our_update(config, params, batch, key):
-    """Parameters after one update on a batch, by our own 64-64 tanh networks."""
+    """Return the parameters after one update on a batch, with our 64-64 tanh networks."""
     hp, critic = schedules.make_hyperparams(config), critics.make(config.ppo)
     action = spaces.Box((ACTIONS,), -1.0, 1.0)
     network = make_network(spaces.Box((4,)), action, NetworkConfig(hidden=(64, 64)))

@@ -1,4 +1,4 @@
-"""NaN never wins: best agents, scores of sweeps, saves, and runs that stop at once."""
+"""Agents and returns that are not finite: best agents, scores, checkpoints and stopped runs."""
 
 import logging
 from pathlib import Path
@@ -39,13 +39,13 @@ total_timesteps: 400
 """
 
 
-def test_nan_never_beats_and_the_latest_of_equals_does():
+def test_nan_is_never_best_and_the_latest_of_equals_is():
     nan = float("nan")
     assert beats(1.0, None) and beats(2.0, 1.0) and beats(1.0, 1.0)
     assert not beats(nan, None) and not beats(nan, -59.0) and not beats(-60.0, -59.0)
 
 
-def test_an_agent_that_broke_or_diverged_has_no_score():
+def test_a_nonfinite_or_diverged_agent_has_no_score():
     fine, nan = {"charts/finite": 1.0}, float("nan")
     broke = [fine | {"eval/return_mean": -59.0}, {"charts/finite": 0.0}]
     assert np.isnan(value(broke, "last"))
@@ -61,7 +61,7 @@ def test_an_agent_that_broke_or_diverged_has_no_score():
         assert np.isnan(value(trained, objective))
 
 
-def test_a_sweep_without_a_score_names_no_best(tmp_path, make_config, capsys):
+def test_a_sweep_without_scores_has_no_best_config(tmp_path, make_config, capsys):
     place = (("run", 0),)
     results = [Result({"ppo.gamma": x}, make_config(), (float("nan"),), place) for x in (0.9, 0.99)]
     report.report(tmp_path, results, make_config(), "last")
@@ -69,7 +69,7 @@ def test_a_sweep_without_a_score_names_no_best(tmp_path, make_config, capsys):
     assert "no setting has a score" in capsys.readouterr().out
 
 
-def test_a_population_copies_from_no_member_without_a_score(key):
+def test_a_population_never_copies_a_member_without_a_score(key):
     score = jnp.array([-5.0, jnp.nan, -1.0, -3.0])
     assert select(key, score, 0.25).tolist() == [0, 2, 2, 3]
 
@@ -81,18 +81,18 @@ def vector(make_config):
     return make_hyperparams(parts.config), state, jax.jit(train_program(parts))
 
 
-def test_metrics_say_whether_the_agent_is_finite(vector):
+def test_metrics_report_whether_the_agent_is_finite(vector):
     hp, state, chunk = vector
     state, metrics = chunk(state, hp, 2)
     assert metrics.finite == metrics.learned == metrics.updates == 2
     assert metrics_row(metrics)["charts/finite"] == 1
-    for number in (jnp.nan, 1.01e10):  # no network needs such parameters
+    for number in (jnp.nan, 1.01e10):  # larger than any useful parameters
         params = jax.tree.map(lambda x, number=number: jnp.full_like(x, number), state.agent.params)
         broken = state.replace(agent=state.agent.replace(params=params))
         _, metrics = chunk(broken, hp, 2)
         assert metrics_row(metrics)["charts/finite"] == 0
     huge = hp._replace(vf_coef=jnp.float32(1e38))
-    _, metrics = chunk(state, huge, 2)  # gradients beyond float32: all are skipped
+    _, metrics = chunk(state, huge, 2)  # gradients overflow float32: all steps are skipped
     assert metrics.finite == 2 and metrics.learned == 0
 
 
@@ -106,7 +106,7 @@ def train(config_file, *flags):
     return runs.train(config_file, "--run_dir", "run", *flags)
 
 
-def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_good_save(
+def test_a_nonfinite_run_stops_with_one_sentence_and_keeps_its_last_finite_checkpoint(
     config_file, capsys
 ):
     assert train(config_file) == 0
@@ -123,10 +123,10 @@ def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_goo
     assert again.env_steps == saved.env_steps and restore("run").env_steps == best.env_steps
     jax.tree.map(np.testing.assert_array_equal, again.state, saved.state)
     row = read_csv(Path("run/metrics.csv"))[-1]
-    assert row["charts/finite"] == 0 and row["update"] == 6  # the first one at that rate
+    assert row["charts/finite"] == 0 and row["update"] == 6  # the first update with that rate
 
 
-def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_config):
+def test_a_batch_stops_when_no_agent_is_finite_and_reports_each_lost_agent_once(make_config):
     said: list[str] = []
     ones, none = np.ones(2, int), np.zeros(2, int)
     run: Any = SimpleNamespace(
@@ -153,9 +153,7 @@ def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_confi
     assert lost(0, 0)
 
 
-def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
-    tmp_path, make_config, monkeypatch
-):
+def test_a_batch_without_finite_agents_does_not_end_a_sweep(tmp_path, make_config, monkeypatch):
     def execute(run, *columns):
         raise NotFiniteError("gone")
 
@@ -165,7 +163,7 @@ def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
 
 @pytest.fixture
 def saves(tmp_path, make_config):
-    """A run folder, and its saves: (checkpoints, state, reopen)."""
+    """Checkpoints of a run folder: (checkpoints, state, reopen)."""
     config = make_config()
     state = Programs(setup_of(config)).init()
     record_run(config, tmp_path, [])
@@ -186,7 +184,7 @@ def halved(tree):
     return jax.tree.map(lambda x: x / 2, tree)
 
 
-def test_a_killed_run_resumes_with_the_best_agent_of_its_last_save(saves):
+def test_a_killed_run_resumes_with_the_best_agent_of_its_last_checkpoint(saves):
     folder, state, reopen = saves
     best = halved(state.agent)
     reopen().save(state, Progress(1, 0.5, [20], [1.0], [10]), best)
@@ -203,7 +201,7 @@ def test_a_killed_run_resumes_with_the_best_agent_of_its_last_save(saves):
         restore(folder, 10)
 
 
-def test_the_last_save_is_the_best_agent_before_the_first_evaluation(saves, caplog):
+def test_the_last_checkpoint_is_the_best_agent_before_the_first_evaluation(saves, caplog):
     folder, state, reopen = saves
     reopen().save(state, Progress(1, 0.5, [20], [None], [0]))
     _, best, progress = reopen().restore(state)
@@ -213,7 +211,7 @@ def test_the_last_save_is_the_best_agent_before_the_first_evaluation(saves, capl
     assert "no agent has been evaluated. The last checkpoint is used." in caplog.text
 
 
-def test_optuna_is_told_that_a_setting_without_a_score_failed():
+def test_optuna_marks_a_setting_without_a_score_as_failed():
     optuna = pytest.importorskip("optuna")
     search = Optuna({"ppo.gamma": Uniform(0.5, 0.99)}, 4, 2, seed=0)
     tried = search.next([], None)

@@ -22,11 +22,13 @@ SHORTER = {
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("default")  # the kernel's own machinery, not ours, runs in this process
+@pytest.mark.filterwarnings(
+    "default"
+)  # warnings of the kernel, which runs in this process, are not ours
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_notebook_runs(path, tmp_path, request):
+def test_each_notebook_runs(path, tmp_path, request):
     if path.stem == "oscillator":
-        request.getfixturevalue("optimized")  # otherwise its kernel dies
+        request.getfixturevalue("optimized")  # otherwise the kernel dies
     notebook = nbformat.read(path, as_version=4)
     text = "".join(cell.source for cell in notebook.cells)
     assert any(long in text for long in SHORTER)
@@ -41,7 +43,7 @@ def test_notebook_runs(path, tmp_path, request):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_notebook_is_committed_without_outputs(path):
+def test_each_notebook_is_committed_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     dirty = [
         i

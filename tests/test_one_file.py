@@ -1,4 +1,4 @@
-"""`examples/ppo_in_one_file.py`: the library's numbers, and that it learns."""
+"""`examples/ppo_in_one_file.py` has the numbers of the library, and learns."""
 
 import importlib.util
 
@@ -26,7 +26,7 @@ def one():
 
 
 def plain_params(params):
-    """The library's parameters as lists of (w, b), each torso with its head."""
+    """Return the parameters of the library as lists of (w, b), each torso with its head."""
 
     def layers(torso, head):
         dense = [layer for _, layer in sorted(params[torso].items())]
@@ -43,7 +43,7 @@ def assert_close(found, expected):
 
 @pytest.fixture(scope="module")
 def learned(one, make_config):
-    """(the one file's config, parameters before, rollout, minibatches, batch, state, losses)."""
+    """(the config of the file, first parameters, rollout, minibatches, batch, state, losses)."""
     env = {"name": "gymnax/CartPole-v1", "num_envs": 6, "max_episode_steps": 15}
     config = make_config(env=env, network={"hidden": (8, 8)}, ppo={**PPO, **SHARED})
     parts, hp = make_parts(config), make_hyperparams(config)
@@ -67,7 +67,7 @@ def learned(one, make_config):
     return own, *run(jax.random.key(1))
 
 
-def test_one_update_in_one_file_gives_the_librarys_numbers(one, learned):
+def test_an_update_of_the_one_file_ppo_equals_that_of_the_library(one, learned):
     own, before, rollout, indices, batch, after, losses = learned
     t = rollout.transitions
     assert t.terminated.any() and t.truncated.any() and not t.valid.all()
@@ -82,11 +82,11 @@ def test_one_update_in_one_file_gives_the_librarys_numbers(one, learned):
     assert_close(found, plain_params(after.agent.params))
     assert_close(parts, [losses.policy_loss, losses.value_loss, losses.entropy])
     moved = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), found, params)
-    assert min(jax.tree.leaves(moved)) > 1e-4  # or equal parameters would say nothing
+    assert min(jax.tree.leaves(moved)) > 1e-4  # the parameters have changed
 
 
-def test_its_rollout_is_that_of_the_protocol(one):
-    """Next-step resets: the row after an end is not valid, and an episode's rows are its own."""
+def test_the_one_file_rollout_resets_at_the_next_step(one):
+    """The row after an end is not valid, and the rows of an episode belong only to it."""
     config = one.Config(num_envs=3, rollout_length=60, hidden=(4,))
     env, env_params = one.gymnax.make("CartPole-v1")
     env_params = env_params.replace(max_steps_in_episode=30)
@@ -105,11 +105,11 @@ def test_its_rollout_is_that_of_the_protocol(one):
     np.testing.assert_array_equal(~np.asarray(rows.valid)[1:], done[:-1])
     np.testing.assert_array_equal(np.asarray(rows.reward), np.asarray(rows.valid))
     after_reset = np.asarray(rows.obs)[2:][~np.asarray(rows.valid)[1:-1]]
-    assert np.abs(after_reset).max() <= 0.05  # CartPole's starts
+    assert np.abs(after_reset).max() <= 0.05  # the starts of CartPole
 
 
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
-def test_it_learns_cartpole(one):
+def test_the_one_file_ppo_learns_cartpole(one):
     _, lengths = one.train(one.Config(num_updates=100), seed=0)
     assert lengths[:5].mean() < 50 and lengths[-10:].mean() > 200

@@ -1,4 +1,4 @@
-"""Every file on the page docs/own_code.md works as it stands, alone and together."""
+"""Every file on the page docs/own_code.md works unchanged, alone and together."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ NAMED = re.compile(r"# (\w+\.\w+)\n")
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    """The page's files in the current folder, and its other blocks."""
+    """The files of the page in the current folder, and its other blocks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("walk", "mine", "watch"):
@@ -38,7 +38,7 @@ def page(tmp_path, monkeypatch):
 
 
 @pytest.mark.toy
-def test_every_row_of_the_table_names_something_that_exists(page):
+def test_every_reference_in_the_table_exists(page):
     small = {"env.num_envs": 4, "ppo.rollout_length": 8}
     rows = re.findall(
         r"`(\w+\.\w+): \[?([\w/]+\.py:\w+)\]?`", (ROOT / "docs/own_code.md").read_text()
@@ -46,7 +46,7 @@ def test_every_row_of_the_table_names_something_that_exists(page):
     assert len(rows) >= 11
     for field, reference in rows:
         if reference.startswith("gymnasium/"):
-            continue  # documented on a page of its own
+            continue  # documented on another page
         if field == "network.distribution":
             assert distributions.for_space(Box((2,)), reference).num_params == 2
             continue
@@ -57,18 +57,18 @@ def test_every_row_of_the_table_names_something_that_exists(page):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("torso", ["Net", "Linear", "shared", "separate"])
-def test_every_torso_of_the_page_is_one(page, torso):
+def test_every_torso_of_the_page_is_valid(page, torso):
     make_parts(load_config("cartpole.yaml", {"network.torso": f"net.py:{torso}"}))
 
 
 @pytest.mark.toy
-def test_what_the_page_says_about_gymnax(page):
+def test_the_gymnax_environment_of_the_page_works(page):
     config = load_config("cartpole.yaml", {"env.name": "gymnax/cart.py:make"}).env
     assert registry.make_task(config).max_episode_steps == 100
 
 
 @pytest.mark.toy
-def test_the_blocks_in_python_run(page):
+def test_the_python_blocks_of_the_page_run(page):
     assert len(page) == 3
     page[1] = page[1].replace(
         "jax.jit(make_train(config))(jax.random.key(0))", "make_train(config)"
@@ -78,7 +78,7 @@ def test_the_blocks_in_python_run(page):
 
 
 @pytest.mark.full
-def test_the_run_from_python_trains(page):
+def test_the_run_from_python_of_the_page_trains(page):
     here = {}
     exec(page[0].replace("100_000", "4096"), here)
     missing = here["run"].metrics["mine/missing"]
@@ -86,5 +86,5 @@ def test_the_run_from_python_trains(page):
 
 
 @pytest.mark.full
-def test_the_whole_config_trains(page):
+def test_the_complete_config_of_the_page_trains(page):
     assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "16384") == 0

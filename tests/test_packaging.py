@@ -1,4 +1,4 @@
-"""What is shipped: the wheel's contents, and the lock file."""
+"""The contents of the wheel, the lock file, and the Python that `make` chooses."""
 
 import os
 import re
@@ -33,13 +33,13 @@ def installed(tmp_path_factory):
     return folder / "site"
 
 
-def test_wheel_has_every_config_inside_the_package(installed):
+def test_the_wheel_has_every_config_inside_the_package(installed):
     shipped = sorted(path.name for path in (installed / "purejaxppo" / "configs").glob("*.yaml"))
     assert shipped == CONFIGS
     assert not (installed / "configs").exists()
 
 
-def test_wheel_has_every_module_and_data_file(installed):
+def test_the_wheel_has_every_module_and_data_file(installed):
     def files(folder):
         kinds = ("*.py", "config/*.yaml")
         return sorted(str(p.relative_to(folder)) for kind in kinds for p in folder.rglob(kind))
@@ -63,14 +63,14 @@ def test_configs_are_found_by_bare_name_from_the_wheel_in_any_folder(installed, 
 
 
 @pytest.mark.toy
-def test_lock_file_names_exact_versions_and_no_place_to_get_them_from():
+def test_the_lock_file_has_exact_versions_without_urls():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     for line in lines:
         assert re.fullmatch(r"[a-z0-9.-]+==[0-9][\w.+-]*( ; .+)?", line), line
 
 
 @pytest.mark.toy
-def test_lock_file_has_the_newest_working_jaxlib_of_each_python():
+def test_the_lock_file_has_the_newest_working_jaxlib_of_each_python():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith(("jax==", "jaxlib=="))] == [
         "jax==0.10.2 ; python_full_version < '3.12'",
@@ -81,7 +81,7 @@ def test_lock_file_has_the_newest_working_jaxlib_of_each_python():
 
 
 @pytest.mark.toy
-def test_no_install_takes_the_jaxlib_that_crashes_on_several_cpu_devices():
+def test_no_install_allows_the_jaxlib_that_crashes_on_several_cpu_devices():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     asked = [*project["dependencies"], *extras["cuda12"], *extras["cuda13"]]
@@ -93,21 +93,21 @@ def test_no_install_takes_the_jaxlib_that_crashes_on_several_cpu_devices():
 
 
 @pytest.mark.toy
-def test_lock_file_has_gymnax_with_terminated_apart_from_truncated():
+def test_the_lock_file_has_a_gymnax_with_separate_terminated_and_truncated():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     (gymnax,) = [line for line in lines if line.startswith("gymnax==")]
     assert gymnax.startswith("gymnax==1.")
 
 
 @pytest.mark.toy
-def test_the_citation_and_the_changelog_have_the_packages_version():
+def test_the_citation_and_the_changelog_have_the_version_of_the_package():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
     released = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
     assert cited == released[0] == purejaxppo.__version__
 
 
 def interpreter(folder, name, *, version="3.12.9", works=True, ensurepip=True):
-    """A script that behaves as Python does when `make` looks for one."""
+    """Write a script that answers `make` as a Python interpreter does."""
     script = f"""#!/bin/sh
 [ {int(works)} = 1 ] || exit 127
 case "$*" in
@@ -121,7 +121,7 @@ esac
 
 
 def make_environment(folder, *words):
-    """Runs the Makefile's step that makes the virtual environment, with a folder first on PATH."""
+    """Run the Makefile's target of the virtual environment, with a folder first on PATH."""
     venv = folder / "venv"
     return subprocess.run(
         ["make", "-s", "-f", ROOT / "Makefile", f"VENV={venv}", venv / ".made", *words],
@@ -134,7 +134,7 @@ def make_environment(folder, *words):
 
 
 @pytest.mark.toy
-def test_make_takes_the_newest_python_that_runs(tmp_path):
+def test_make_uses_the_newest_python_that_runs(tmp_path):
     interpreter(tmp_path, "python3", version="3.11.7")
     interpreter(tmp_path, "python3.11", version="3.11.7")
     interpreter(tmp_path, "python3.12", version="3.12.9")
@@ -145,14 +145,14 @@ def test_make_takes_the_newest_python_that_runs(tmp_path):
 
 
 @pytest.mark.toy
-def test_make_takes_an_older_python_if_the_newest_cannot_make_environments(tmp_path):
+def test_make_uses_an_older_python_if_the_newest_cannot_create_virtual_environments(tmp_path):
     interpreter(tmp_path, "python3.12", version="3.12.9")
     interpreter(tmp_path, "python3.13", version="3.13.0", ensurepip=False)
     assert make_environment(tmp_path).stdout == f"Making {tmp_path}/venv with Python 3.12.9\n"
 
 
 @pytest.mark.toy
-def test_make_takes_the_python_that_is_named(tmp_path):
+def test_make_uses_the_given_python(tmp_path):
     interpreter(tmp_path, "python3.13", version="3.13.0")
     interpreter(tmp_path, "mine", version="3.11.7")
     done = make_environment(tmp_path, f"PYTHON={tmp_path}/mine")
@@ -160,7 +160,7 @@ def test_make_takes_the_python_that_is_named(tmp_path):
 
 
 @pytest.mark.toy
-def test_make_says_which_pythons_it_has_tried(tmp_path):
+def test_make_reports_the_pythons_it_tried(tmp_path):
     done = make_environment(tmp_path, "PYTHON=absent")
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == (

@@ -1,4 +1,4 @@
-"""Each part of an actor system alone, and that together they are the algorithm (docs/parts.md)."""
+"""Each part of an actor system alone, and together equal to the algorithm (docs/parts.md)."""
 
 import re
 from functools import partial
@@ -38,14 +38,14 @@ def state(parts, key):
     return jax.jit(partial(learner.init_state, parts))(key, 0)
 
 
-def test_the_brain_alone(parts, state):
+def test_the_environment_alone_steps(parts, state):
     env_state, out = jax.jit(parts.env.step)(KEY, state.rollout.env, jnp.zeros((4, 1)))
     np.testing.assert_array_equal(out.obs[:, :-1], state.rollout.obs[:, 1:])
     assert out.valid.all()
     assert jax.tree.structure(env_state) == jax.tree.structure(state.rollout.env)
 
 
-def test_inference_alone(parts, state, key):
+def test_inference_alone_samples_with_correct_log_probs(parts, state, key):
     obs, start = state.rollout.obs, state.rollout.start
     policy = parts.policy
     step = jax.jit(policy.act)(state.agent, key, (), obs, start)
@@ -57,7 +57,7 @@ def test_inference_alone(parts, state, key):
     assert step.env_action.shape == (4, 1)
 
 
-def test_the_collector_is_brain_and_inference_in_turns(parts, state, key):
+def test_the_collector_alternates_inference_and_environment_steps(parts, state, key):
     act = partial(parts.policy.act, state.agent)
 
     @jax.jit
@@ -89,7 +89,7 @@ def test_the_collector_is_brain_and_inference_in_turns(parts, state, key):
     np.testing.assert_allclose(last.obs, obs, atol=1e-5)
 
 
-def test_collector_and_trainer_are_train_step(parts, state):
+def test_collector_and_trainer_equal_train_step(parts, state):
     hp = make_hyperparams(parts.config)
     after, metrics = jax.jit(partial(learner.train_step, parts))(state, hp)
     keys = split_keys(state.key)
@@ -131,7 +131,7 @@ def test_collector_and_trainer_are_train_step(parts, state):
 
 
 @pytest.mark.full
-def test_the_page_runs():
+def test_the_code_of_the_page_runs():
     page = (ROOT / "docs/parts.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict = {}

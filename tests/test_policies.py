@@ -1,4 +1,4 @@
-"""Every kind of policy with every kind of action: ratios of 1, masks, resuming, and learning."""
+"""Every kind of policy with every kind of action: ratios of 1, masks, resuming and learning."""
 
 from dataclasses import fields
 from functools import partial
@@ -40,7 +40,7 @@ KINDS = {"tanh": "box", "beta": "box", "hybrid beta": "hybrid"}
 
 
 class Training:
-    """Parts, and their functions, each of which is compiled once."""
+    """Parts, and their functions, each compiled once."""
 
     def __init__(self, parts):
         self.parts = parts
@@ -53,7 +53,7 @@ class Training:
 
 @pytest.fixture(scope="module")
 def make_training(make_config):
-    """A function, which makes each training once: its programs are compiled once, too."""
+    """A function that makes each training once, so that its programs are compiled once."""
     made = {}
 
     def make(action="box", *, ppo=None, network=None, **rest):
@@ -87,11 +87,11 @@ FULL = pytest.mark.full
         ("gru", "masked"),
         ("lstm", "hybrid beta"),
         ("mingru", "tanh"),
-        # Choices are a part of the first two, and numbers without bounds of the extras below.
+        # The first two include choices, and the options below include unbounded numbers.
         *(pytest.param("gru", action, marks=FULL) for action in ACTIONS),
     ],
 )
-def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_training):
+def test_ratios_are_one_and_results_do_not_depend_on_chunks(memory, action, make_training):
     """12 steps of episodes of 7: they start and end within rollouts and sequences."""
     training = make_training(action, network={"rnn": memory}, ppo={"bptt_length": 4})
     state = begin(training)
@@ -138,7 +138,7 @@ EXTRAS = {
         pytest.param("kl, rate, histogram", "mingru", marks=FULL),
     ],
 )
-def test_extras_go_with_each_other(name, memory, make_training):
+def test_algorithm_options_can_be_combined(name, memory, make_training):
     kind = "icm" if memory == "none" else "rnd"
     training = make_training(
         "hybrid",
@@ -148,7 +148,7 @@ def test_extras_go_with_each_other(name, memory, make_training):
         num_shards=1 if memory == "none" else 2,
     )
     state = begin(training)
-    # Popart's values are kept to rounding, and a warm-up begins at 0: ratios stay 1 all the same.
+    # PopArt preserves values up to rounding, and a warm-up starts at 0: ratios are still 1.
     _, metrics = run(training, state, 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
     after, metrics = run(training, state, 3)
@@ -163,8 +163,8 @@ def test_extras_go_with_each_other(name, memory, make_training):
 
 
 @pytest.mark.parametrize("memory", CELLS[1:])
-def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, make_training, key):
-    """Acting step by step, with a carry of zeros put in by hand at each start."""
+def test_the_carry_is_reset_at_the_start_of_each_episode(memory, make_training, key):
+    """Compared with acting step by step, with a carry of zeros at each start."""
     training = make_training(network={"rnn": memory})
     state = training.init_state(key, 0)
     env, policy = training.parts.env, training.parts.policy
@@ -188,8 +188,8 @@ def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, ma
     assert transitions.start[1:].any()
 
 
-def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_training, key):
-    """The value of the last step depends on the sequence's first observation, not on older ones."""
+def test_gradients_reach_back_through_one_sequence_only(make_training, key):
+    """The last value depends on the first observation of its sequence, not on older ones."""
     training = make_training(network={"rnn": "gru"}, ppo={"bptt_length": 4, "rollout_length": 8})
     state, parts, hp = training.init_state(key, 0), training.parts, training.hp
     rollout = training.collect(state.agent, state.rollout, key, 0.0)
@@ -215,7 +215,7 @@ def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_traini
     np.testing.assert_array_equal(gradient[:4], 0.0)
 
 
-def test_an_evaluation_carries_the_memory(make_training, key):
+def test_an_evaluation_keeps_the_carry_between_steps(make_training, key):
     training = make_training(network={"rnn": "lstm"})
     agent = training.init_state(key, 0).agent
     config, policy, keys = training.parts.config, training.parts.policy, jax.random.split(key, 4)
@@ -239,7 +239,7 @@ def test_an_evaluation_carries_the_memory(make_training, key):
     np.testing.assert_allclose(returns, total, rtol=1e-4)
 
 
-def test_forbidden_actions_are_never_drawn_and_masks_survive_the_update(make_training, key):
+def test_masked_actions_are_never_drawn_and_masks_reach_the_update(make_training, key):
     training = make_training("masked")
     state, parts = training.init_state(key, 0), training.parts
     rollout = training.collect(state.agent, state.rollout, key, 0.0)
@@ -267,7 +267,7 @@ MASKED = {
 
 @pytest.mark.toy
 @pytest.mark.parametrize("name", MASKED)
-def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name, key):
+def test_a_million_samples_are_all_allowed_and_have_the_masked_probabilities(name, key):
     dist, mask = MASKED[name]
     logits, mask = jnp.array([0.3, 5.0, -1.0, 0.0]), jnp.array(mask, jnp.uint8)
     params = action_masks.forbid(logits, mask, spaces.Discrete(4), -1e9)
@@ -290,8 +290,8 @@ def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name
     assert np.all(np.isfinite(gradient)) and np.all(np.asarray(gradient)[~allowed] == 0)
 
 
-def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
-    """The policy's output does not depend on what only the critic sees."""
+def test_the_policy_does_not_depend_on_observations_of_the_critic(make_config, key):
+    """Changed observations of the critic change values, but not the output of the policy."""
     env = {"name": "dummy/vector", "obs_indices": (0, 1, 2), "privileged_obs": True}
     network = {"actor_keys": ("obs",), "critic_keys": ("state",), "input_hidden": (8,)}
     parts = make_parts(make_config(env=env, network=network))
@@ -324,8 +324,8 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
         pytest.param("mingru", 0.8, 1.0, marks=pytest.mark.slow),
     ],
 )
-def test_what_a_memory_is_for(memory, least, most):
-    """A bit that was seen 10 steps ago: all right with a memory, half of it without."""
+def test_only_recurrent_policies_solve_a_memory_task(memory, least, most):
+    """The action must equal a bit of 10 steps ago: always right with memory, else half the time."""
     pytest.importorskip("gymnax")
     config = load_config(
         "memory_chain.yaml",
@@ -345,8 +345,8 @@ def test_what_a_memory_is_for(memory, least, most):
     assert least <= abs(metrics.episodes.return_sum / metrics.episodes.count) <= most
 
 
-def test_hard_resets_begin_every_rollout_with_new_episodes(make_training, key):
-    """Rollouts of 12 steps, episodes of 7: each begins anew, and the last one is bootstrapped."""
+def test_hard_resets_start_every_rollout_with_new_episodes(make_training, key):
+    """Rollouts of 12 steps, episodes of 7: each starts a new one, and the last is bootstrapped."""
     training = make_training(ppo={"reset_each_rollout": True})
     state = training.init_state(key, 0)
     for i in range(3):
@@ -409,8 +409,8 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
         make_parts(make_config(network={"policies": {"*": "a"}}))
 
 
-def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, key, monkeypatch):
-    """PopArt's values and normalised rewards mean nothing without what they were learned under."""
+def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkeypatch):
+    """Values under PopArt and normalised rewards are only valid with their statistics."""
     config = make_config(
         env={"name": "dummy/choices", "max_episode_steps": 7},
         network={"hidden": (4,)},
@@ -436,7 +436,7 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
 
 
 def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
-    """Making CartPole's environment computes its bounds, which a trace would turn into tracers."""
+    """Making the CartPole environment computes its bounds, which would be tracers under a trace."""
     pytest.importorskip("gymnax")
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     teacher = Agent(config, make_parts(config).policy.init(key))
@@ -447,8 +447,8 @@ def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
     assert jax.tree.structure(after) == jax.tree.structure(begun)
 
 
-def test_an_apprentice_does_as_its_teacher(make_config, key):
-    """A teacher that always takes action 1 of a Discrete(3), by its bias; the student a GRU."""
+def test_a_student_imitates_its_teacher(make_config, key):
+    """The teacher always takes action 1 of a Discrete(3), by its bias; the student has a GRU."""
     env = {"name": "dummy/choices"}
     teacher_config = make_config(env=env)
     teacher = jax.jit(make_parts(teacher_config).policy.init)(key)

@@ -1,4 +1,4 @@
-"""What is float32 stays it: products as the config says, parameters, heads and losses always."""
+"""Precision of matrix products by the config; parameters, heads and losses stay float32."""
 
 import re
 
@@ -24,7 +24,7 @@ PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
 
 
 def products(lowered):
-    """The matrix products of a lowered program, one line of text each."""
+    """Return the matrix products of a lowered program, one line of text each."""
     return PRODUCT.findall(lowered.as_text())
 
 
@@ -78,7 +78,7 @@ def test_pure_training_evaluation_and_acting_follow_the_config_too(make_config, 
         assert all("precision = [HIGHEST, HIGHEST]" in line for line in found)
 
 
-def test_what_the_process_is_set_to_changes_nothing(make_config):
+def test_the_default_precision_of_the_process_has_no_effect(make_config):
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     with jax.default_matmul_precision("bfloat16"):
         found = chunk_products(config)
@@ -86,7 +86,7 @@ def test_what_the_process_is_set_to_changes_nothing(make_config):
 
 
 @pytest.mark.gpu
-def test_an_accelerator_rounds_products_only_if_asked_to(make_config, key):
+def test_an_accelerator_rounds_products_only_if_configured(make_config, key):
     obs = jax.random.normal(key, (256, 64))
     start, errors = jnp.zeros(256, bool), {}
     for precision in ("highest", "default"):
@@ -128,7 +128,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_heads(observa
         narrow = ["xbf16>, tensor" in line for line in lines]
         assert sum(not yes for yes in narrow) == (2 if dtype == "bfloat16" else len(lines))
     for exact, rounded in zip(outputs["float32"], outputs["bfloat16"], strict=True):
-        # bfloat16 keeps 8 bits, and each layer rounds.
+        # bfloat16 has 8 bits of precision, and each layer rounds.
         np.testing.assert_allclose(rounded, exact, atol=0.03 * np.abs(exact).max())
         assert np.abs(rounded - exact).max() > 0
 
@@ -159,7 +159,7 @@ def test_cartpole_is_learned_in_bfloat16(make_config):
 
 
 @pytest.mark.toy
-def test_both_are_structure(make_config):
+def test_precision_and_compute_dtype_are_structural_fields(make_config):
     old = make_config()
     assert compare(old, make_config(network={"compute_dtype": "bfloat16"})) == (
         ["network.compute_dtype"],

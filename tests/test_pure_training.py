@@ -1,4 +1,4 @@
-"""`make_train`: sums of more steps than int32 holds."""
+"""`make_train`: sums of more steps than int32 can represent."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def test_steps_of_a_chunk_fit_into_int32():
 
 
 @pytest.mark.toy
-def test_steps_and_lengths_beyond_int32_are_added_up():
+def test_steps_and_lengths_beyond_int32_are_summed():
     """Two points of three chunks of 2^30 steps each, and of half as many episodes of two steps."""
     steps = jnp.full(6, 2**30, jnp.int32)
     episodes = Episodes(steps // 2, jnp.full(6, 2.0**29), steps, jnp.zeros(6, jnp.int32))
@@ -39,7 +39,7 @@ def test_steps_and_lengths_beyond_int32_are_added_up():
 
 
 @pytest.mark.full
-def test_point_of_several_chunks_equals_a_point_of_one(make_config, monkeypatch, key):
+def test_a_point_of_several_chunks_equals_a_point_of_one(make_config, monkeypatch, key):
     config = make_config(total_timesteps=5 * 48, ppo={"num_epochs": 1})
     one = jax.jit(make_train(config, num_points=2))(key)
     monkeypatch.setattr(pure_training, "MOST_STEPS", 48)

@@ -1,4 +1,4 @@
-"""The measured tables of the pages follow from the rows that the benchmarks wrote."""
+"""Tables of measurements on the pages are generated from the rows of the benchmarks."""
 
 import importlib.util
 import re
@@ -24,7 +24,7 @@ def script():
 
 @pytest.fixture
 def stored(script, monkeypatch):
-    """A function: use these rows, by the stem of their file, in place of the stored ones."""
+    """A function that replaces the stored rows, by the stem of their file."""
 
     def store(**rows):
         monkeypatch.setattr(script, "read", lambda name: rows.get(name, []))
@@ -43,7 +43,7 @@ def test_every_results_file_is_on_a_page(script):
     assert blocks == {*script.TABLES, *script.TEXTS}
 
 
-def test_ratios_are_to_the_contender_of_the_same_group(script, stored):
+def test_ratios_use_the_contender_of_the_same_group(script, stored):
     common = {"steps": 100, "compile_seconds": 2.5, "peak_mb": 1500, **DEVICE}
 
     def row(contender, seeds, speed):
@@ -148,13 +148,13 @@ def test_interquartile_mean_and_stratified_bootstrap(script):
     one, other = np.array([1.0, 2.0, 3.0, 4.0, 9.0]), np.array([0.0, 5.0, 6.0, 7.0, 8.0])
     middle, low, high = script.interval([one, other])
     assert middle == np.mean([2, 3, 4, 5, 6, 7])
-    rng = np.random.default_rng(1)  # each task's runs are drawn from that task alone
+    rng = np.random.default_rng(1)  # the runs of a task are drawn only from that task
     drawn = [np.concatenate([rng.choice(x, 5) for x in (one, other)]) for _ in range(4000)]
     expected = np.quantile([stats.trim_mean(x, 0.25) for x in drawn], [0.025, 0.975])
     assert (low, high) == pytest.approx(tuple(expected), abs=0.25)
 
 
-def test_tasks_with_different_numbers_of_runs_have_the_same_weight(script):
+def test_tasks_with_different_numbers_of_runs_have_equal_weight(script):
     tasks = [np.full(2, 0.0), np.full(6, 4.0)]
     np.testing.assert_array_equal(script.pooled(*tasks), [0.0] * 6 + [4.0] * 6)
     assert script.interval(tasks) == (2.0, 2.0, 2.0)  # without weights it would be 4

@@ -1,4 +1,4 @@
-"""One step of acting, by hand: rows of two environments are written down and played back."""
+"""One step of acting, with the rows of two environments computed by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.toy
 
 
 class Playback(Env):
-    """Returns the rows that it was made with, one after another; its state is (row, key)."""
+    """Replays given rows; the state is (row, key)."""
 
     def __init__(self, **columns):
         columns = {name: np.array(x) for name, x in columns.items()}
@@ -38,14 +38,14 @@ class Playback(Env):
 
 
 def act(key, carry, obs, start):
-    """Counts the steps of an episode in its carry."""
+    """Count the steps of an episode in the carry."""
     n = len(obs)
     carry = jnp.where(start, 0, carry) + 1
     return PolicyStep(carry, jnp.zeros(n, jnp.int32), jnp.zeros(n), jnp.zeros(n, jnp.int32))
 
 
 def played(env, length, first=None):
-    """The states and rows of so many steps, and the first episodes after them."""
+    """Return the states and rows of `length` steps, and the first episodes after them."""
     state = begin_episodes(env, env.reset(jax.random.key(0)), lambda batch: jnp.zeros(batch, int))
     first, states, rows = no_episodes_yet(env.spec.num_envs), [], []
     for t in range(length):
@@ -60,7 +60,7 @@ def columns(values, name):
     return np.array([getattr(value, name) for value in values])
 
 
-def test_returns_are_sums_of_rewards_and_begin_again_after_an_end():
+def test_returns_sum_rewards_and_restart_after_an_end():
     # Column 0 ends at row 1, column 1 never.
     env = Playback(
         reward=[[1.0, 5.0], [2.0, 6.0], [0.0, 7.0], [4.0, 8.0]],
@@ -80,7 +80,7 @@ def test_returns_are_sums_of_rewards_and_begin_again_after_an_end():
     np.testing.assert_array_equal(first.finished, [True, False])
 
 
-def test_reported_returns_are_of_scores_and_end_with_the_whole_game():
+def test_reported_returns_sum_scores_until_the_end_of_the_game():
     # A life is lost at row 0, the game at row 1.
     env = Playback(
         reward=[[1.0], [1.0]],
@@ -93,8 +93,8 @@ def test_reported_returns_are_of_scores_and_end_with_the_whole_game():
     assert (first.returns, first.finished) == (150, True)
 
 
-def test_rewards_of_an_absent_agent_count_and_its_memory_is_held():
-    # It decides at rows 0 and 2; the reward of row 1 comes while it is absent.
+def test_rewards_of_an_absent_agent_count_and_its_carry_is_held():
+    # Decisions are at rows 0 and 2; the agent is absent at row 1, which has a reward.
     env = Playback(
         reward=[[1.0], [2.0], [4.0]],
         valid=[[True], [False], [True]],
@@ -109,8 +109,8 @@ def test_rewards_of_an_absent_agent_count_and_its_memory_is_held():
     assert (first.returns, first.lengths) == (7, 2)
 
 
-def test_next_episode_begins_at_once_with_a_new_sum_and_memory():
-    # The observation of row 1 is the next episode's first, and row 2 is valid.
+def test_after_a_same_step_reset_the_next_episode_has_a_new_return_and_carry():
+    # The observation of row 1 is the first of the next episode, and row 2 is valid.
     env = Playback(
         reward=[[1.0], [2.0], [4.0]],
         terminated=[[False], [True], [False]],
@@ -123,7 +123,7 @@ def test_next_episode_begins_at_once_with_a_new_sum_and_memory():
     assert first.returns == 3
 
 
-def test_diverged_step_ends_an_episode_without_a_return():
+def test_a_diverged_step_ends_an_episode_without_a_return():
     env = Playback(
         reward=[[1.0], [0.0], [4.0]],
         valid=[[True], [False], [True]],
@@ -151,7 +151,7 @@ def test_policy_and_environments_draw_from_different_keys_of_a_step():
     assert list(grouped) == [stream(k, ENVIRONMENTS) for k in keys]
 
 
-def test_only_a_training_has_open_decisions():
+def test_only_training_rollouts_have_open_decisions():
     env = Playback(reward=[[1.0], [1.0]], absent=[[False], [False]])
     assert played(env, 2)[0][-1].open is None
     rollout = collect(env, act, init_rollout(env, lambda b: jnp.zeros(b, int), KEY), KEY, 2)
@@ -161,7 +161,7 @@ def test_only_a_training_has_open_decisions():
     assert state.open is None and state.absent is None
 
 
-def test_state_without_absent_agents_saves_nothing_about_them():
+def test_a_state_without_absent_agents_stores_nothing_about_them():
     always, sparse = (
         named_leaves(init_rollout(env, lambda batch: (), KEY))
         for env in (Playback(reward=[[1.0]]), Playback(reward=[[1.0]], absent=[[False]]))

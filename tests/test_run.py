@@ -1,4 +1,4 @@
-"""Runs as a user makes them: finished, changed, clobbered, evaluated."""
+"""Runs from the command line: finished, changed, clobbered and evaluated."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ from purejaxppo.runs.rows import read_csv
 
 
 @pytest.mark.full
-def test_an_imitated_teacher_is_needed_at_the_start_alone(finished_run, config_file, capsys):
+def test_a_teacher_is_needed_only_at_the_start(finished_run, config_file, capsys):
     finished_run.rename("teacher")
     flags = ["--run_dir", "student", "--network.hidden", "8", "--pretrain.teacher"]
     shared = ["--pretrain.updates", "2", "--eval.num_episodes", "0"]
@@ -42,7 +42,7 @@ def test_an_imitated_teacher_is_needed_at_the_start_alone(finished_run, config_f
     assert "resuming at" in capsys.readouterr().out
 
 
-def test_a_finished_run_says_so_and_changes_nothing(finished_run, config_file, capsys):
+def test_a_finished_run_is_reported_and_not_changed(finished_run, config_file, capsys):
     before = {p: p.stat().st_mtime_ns for p in Path("run").rglob("*") if p.is_file()}
     assert train(config_file, "--run_dir", "run") == 0
     assert "run is finished: " in capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_a_finished_run_says_so_and_changes_nothing(finished_run, config_file, c
     assert before == after
 
 
-def test_a_changed_structural_field_is_refused_by_name(finished_run, config_file, capsys):
+def test_a_changed_structural_field_is_rejected_by_name(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--env.num_envs", 16) == 2
     error = error_of(capsys)
     assert "run was trained with env.num_envs = 8, not 16" in error
@@ -60,7 +60,7 @@ def test_a_changed_structural_field_is_refused_by_name(finished_run, config_file
     assert restore("run").config.env.num_envs == 8
 
 
-def test_changed_tunables_are_announced_and_one_without_effect_too(
+def test_changed_tunable_fields_are_printed_with_those_without_effect(
     finished_run, config_file, capsys
 ):
     flags = ("--run_dir", "run", "--total_timesteps", 1152, "--ppo.ent_coef", "0.01")
@@ -71,7 +71,7 @@ def test_changed_tunables_are_announced_and_one_without_effect_too(
 
 
 @pytest.mark.toy
-def test_a_longer_run_says_which_schedules_move_back_up(make_config):
+def test_a_longer_run_reports_schedules_that_move_back(make_config):
     def config(steps, **ppo):
         ppo = {"learning_rate": 1e-3, "learning_rate_schedule": "linear", **ppo}
         return make_config(total_timesteps=steps, ppo=ppo)
@@ -93,14 +93,14 @@ def test_a_longer_run_says_which_schedules_move_back_up(make_config):
     )
 
 
-def test_a_resumed_run_says_once_that_its_schedules_move(config_file, capsys):
+def test_a_resumed_run_reports_moved_schedules_once(config_file, capsys):
     for steps, count in ((512, 0), (1024, 1), (1024, 0)):
         assert train(config_file, "--run_dir", "run", "--total_timesteps", steps) == 0
         lines = capsys.readouterr().out.splitlines()
         assert sum("This changes ppo.learning_rate" in line for line in lines) == count
 
 
-def test_clobber_starts_afresh(finished_run, config_file):
+def test_clobber_starts_from_scratch(finished_run, config_file):
     flags = ("--run_dir", "run", "--seed", 7, "--total_timesteps", 256)
     assert train(config_file, *flags) == 2
     assert train(config_file, *flags, "--clobber") == 0
@@ -109,7 +109,7 @@ def test_clobber_starts_afresh(finished_run, config_file):
     assert read_csv(Path("run/metrics.csv"))[0]["update"] == 1
 
 
-def test_a_run_folder_holds_what_is_needed_to_make_it_again(config_file):
+def test_a_run_folder_has_everything_to_repeat_the_run(config_file):
     flags = ("--logging.tensorboard", "--logging.log_file", "debug.log", "--total_timesteps", 256)
     assert train(config_file, "--run_dir", "run", *flags) == 0
     run = Path("run")
@@ -121,7 +121,7 @@ def test_a_run_folder_holds_what_is_needed_to_make_it_again(config_file):
     assert "losses/policy_loss" in (run / "debug.log").read_text()
 
 
-def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_run, capsys):
+def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_run, capsys):
     command = ["--run", "run", "--episodes", "13", "--render", "video.gif"]
     assert evaluate_command.main(command) == 0
     out = capsys.readouterr().out
@@ -130,12 +130,14 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
     agent = restore("run", "last")
     result = evaluate(agent, 13, seed=1)
     assert result.returns.shape == result.lengths.shape == (13,)
-    np.testing.assert_array_equal(result.returns, result.lengths)  # CartPole pays 1 per step
+    np.testing.assert_array_equal(
+        result.returns, result.lengths
+    )  # the reward of CartPole is 1 per step
     again = evaluate(agent, 13, seed=1)
     np.testing.assert_array_equal(result.returns, again.returns)
     sampled = evaluate(agent, 13, seed=1, deterministic=False)
     assert (sampled.returns != result.returns).mean() > 0.5
-    # a run whose evaluations sample is evaluated so unless it is said otherwise
+    # a run whose evaluations sample is also evaluated with samples by default
     saved = Path("run/config.yaml")
     saved.write_text(saved.read_text().replace("stochastic: false", "stochastic: true"))
     agent = restore("run", "last")
@@ -165,7 +167,7 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
         (["--run", "run", "--epsiodes", "3"], "unknown flag. Did you mean --episodes?"),
     ],
 )
-def test_a_wrong_evaluation_gets_one_sentence(flags, said, config_file, capsys):
+def test_a_wrong_evaluation_gets_a_one_sentence_error(flags, said, config_file, capsys):
     Path("run").mkdir()
     Path("run/config.yaml").write_text(CARTPOLE)
     Path("run/checkpoints/640/progress").mkdir(parents=True)
@@ -173,7 +175,7 @@ def test_a_wrong_evaluation_gets_one_sentence(flags, said, config_file, capsys):
     assert said in error_of(capsys)
 
 
-def test_a_folder_that_is_in_use_is_refused(finished_run, config_file, capsys):
+def test_a_folder_in_use_is_rejected(finished_run, config_file, capsys):
     with run_folder(finished_run, clobber=False):
         assert train(config_file, "--run_dir", "run", "--clobber") == 2
     assert "run is in use: another process trains in it" in error_of(capsys)
@@ -182,7 +184,7 @@ def test_a_folder_that_is_in_use_is_refused(finished_run, config_file, capsys):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
-def test_a_second_process_on_the_same_folder_is_refused(config_file):
+def test_a_second_process_on_the_same_folder_is_rejected(config_file):
     process = start(config_file, "--run_dir", "busy", "--total_timesteps", "100_000_000")
     try:
         wait_for(lambda: Path("busy/metrics.csv").is_file(), process)
@@ -195,7 +197,7 @@ def test_a_second_process_on_the_same_folder_is_refused(config_file):
         process.communicate()
 
 
-def test_a_cut_line_of_metrics_does_not_stop_a_run(finished_run, config_file):
+def test_a_truncated_line_of_metrics_does_not_stop_a_run(finished_run, config_file):
     with Path("run/metrics.csv").open("a") as file:
         file.write("1200,9,1.2e")
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 1152) == 0
@@ -204,12 +206,12 @@ def test_a_cut_line_of_metrics_does_not_stop_a_run(finished_run, config_file):
     assert updates[-1] == 9
 
 
-def test_a_finished_run_says_what_it_was_not_trained_with(finished_run, config_file, capsys):
+def test_a_finished_run_reports_changes_it_was_not_trained_with(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--ppo.learning_rate", "0.1") == 0
     assert "Not applied: ppo.learning_rate changes from 0.0003 to 0.1" in capsys.readouterr().out
 
 
-def test_a_video_of_a_finished_run_is_one_of_its_files(finished_run, config_file, capsys):
+def test_the_video_of_a_finished_run_belongs_to_its_files(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--video") == 0
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.startswith("video: run/video.mp4, ")
@@ -218,7 +220,7 @@ def test_a_video_of_a_finished_run_is_one_of_its_files(finished_run, config_file
         assert not Path("run/video.mp4").exists()
 
 
-def test_a_run_does_not_fail_for_a_video(finished_run, monkeypatch):
+def test_a_failed_video_does_not_fail_the_run(finished_run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_command.video.importlib.util, "find_spec", lambda name: None)
         said = train_command.write_video(finished_run)
@@ -267,7 +269,7 @@ class Steady:
 
 @pytest.fixture
 def steady(config_file):
-    """A function: flags -> the lines of a run of `Steady`, whose returns are pay x steps."""
+    """A function (flags) -> the printed lines of a run of `Steady`, with returns of pay x steps."""
     Path("steady.py").write_text(STEADY)
     few = ("--eval.num_episodes", 2, "--ppo.num_epochs", 1, "--num_shards", 1, "--num_seeds", 2)
 
@@ -280,7 +282,7 @@ def steady(config_file):
 
 
 def best_of_run():
-    """The counters of the last checkpoint of `run`."""
+    """Return the counters of the last checkpoint of `run`."""
     checkpoints = Checkpoints(Path("run"))
     checkpoints.close()
     return checkpoints.progress()
@@ -288,7 +290,7 @@ def best_of_run():
 
 @pytest.mark.toy
 @pytest.mark.parametrize("version", ["this", "0.2"])
-def test_best_agent_is_evaluated_again_when_evaluation_settings_change(
+def test_the_best_agent_is_evaluated_again_when_evaluation_settings_change(
     version, steady, capsys, caplog
 ):
     lines = steady(capsys, 256, "--eval.max_steps", 10)
@@ -303,7 +305,7 @@ def test_best_agent_is_evaluated_again_when_evaluation_settings_change(
     result = evaluate(restore("run").member(0), 3)
     assert result.cut.tolist() == [True] * 3 and result.score == 10.0
     assert caplog.text.count("eval.max_steps = 10: 3 of 3 episodes were cut") == 1
-    if version == "0.2":  # which stored neither the settings nor checksums
+    if version == "0.2":  # which stored neither settings nor checksums
         for path in Path("run/checkpoints").glob("*/progress/metadata"):
             counters = json.loads(path.read_text())
             del counters["checksums"], counters["eval_settings"]
@@ -321,7 +323,7 @@ def test_best_agent_is_evaluated_again_when_evaluation_settings_change(
 
 
 @pytest.mark.toy
-def test_best_agent_is_kept_without_evaluations_and_where_new_settings_break_it(steady, capsys):
+def test_the_best_agent_is_kept_without_evaluations_and_if_new_settings_break_it(steady, capsys):
     steady(capsys, 256, "--eval.max_steps", 10)
     steps = best_of_run().member_best_steps
     steady(capsys, 512, "--eval.num_episodes", 0)
@@ -335,7 +337,7 @@ def test_best_agent_is_kept_without_evaluations_and_where_new_settings_break_it(
     assert best_of_run().eval_settings["eval.max_steps"] == 4
 
 
-def test_every_setting_of_evaluations_but_their_interval_belongs_to_a_score(make_config):
+def test_a_score_depends_on_every_evaluation_setting_except_the_interval(make_config):
     config = make_config()
     names = {f"eval.{field.name}" for field in dataclasses.fields(config.eval)}
     assert eval_settings(config).keys() == names - {"eval.interval"}

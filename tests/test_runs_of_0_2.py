@@ -1,4 +1,4 @@
-"""Runs, configs, flags and names of version 0.2 work as before, or one sentence says what to do.
+"""Runs, configs, flags and names of version 0.2 work as before, or a one-sentence error helps.
 
 tests/fixtures/make_runs_0_2.py made the runs with version 0.2 and recorded their numbers.
 """
@@ -59,14 +59,14 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "what"), CASES)
-def test_run_of_0_2_gives_the_recorded_numbers(name, what, folder):
+def test_a_run_of_0_2_has_the_recorded_numbers(name, what, folder):
     unpack(name, folder)
     write_config(f"{name}.yaml", read_config(f"{name}.yaml"))
     assert_numbers(OBSERVED[what](name), RECORDED[name][what])
 
 
 @pytest.mark.toy
-def test_run_of_0_2_keeps_its_preprocessing_when_it_resumes(folder):
+def test_a_run_of_0_2_keeps_its_preprocessing_when_it_resumes(folder):
     unpack("uint8_vector", folder)
     new = purejaxppo.load_config("uint8_vector.yaml")
     old = purejaxppo.load("run").config
@@ -88,8 +88,8 @@ def test_run_of_0_2_keeps_its_preprocessing_when_it_resumes(folder):
         ("critic", "hl_gauss", {"value_limit": math.expm1(12)}),
     ],
 )
-def test_run_of_0_2_keeps_its_limits_when_it_resumes(setting, value, rules, folder):
-    """Its rate was from a hundredth to a hundred times ppo.learning_rate, which is 3e-3."""
+def test_a_run_of_0_2_keeps_its_limits_when_it_resumes(setting, value, rules, folder):
+    """Its learning rate was limited to 1/100 to 100 times ppo.learning_rate, which is 3e-3."""
     unpack("plain", folder)
     for path in ("plain.yaml", "run/config.yaml"):
         change = {f"ppo.{setting}": value, "ppo.learning_rate": 3e-3}
@@ -105,7 +105,7 @@ def test_run_of_0_2_keeps_its_limits_when_it_resumes(setting, value, rules, fold
 
 @pytest.mark.toy
 @pytest.mark.parametrize("name", RUNS)
-def test_loaded_run_of_0_2_has_the_config_of_its_file(name, folder):
+def test_a_loaded_run_of_0_2_has_the_config_of_its_file(name, folder):
     unpack(name, folder)
     run = purejaxppo.load("run")
     assert run.run_dir == Path("run").absolute()
@@ -121,10 +121,10 @@ def test_evaluate_command_prints_the_recorded_mean_of_a_run_of_0_2(folder):
 
 
 def assert_numbers(actual, recorded, name="run"):
-    """Compare numbers by name; those of float32 may differ in the last digits.
+    """Compare numbers by name, those of float32 with a tolerance.
 
-    Other JAX versions and processors add up in other orders. Whole numbers, such as steps, lengths
-    and the returns of CartPole, are far enough apart to be compared exactly.
+    Other JAX versions and processors sum in other orders. Integers, such as steps, lengths and the
+    returns of CartPole, are far enough apart to be compared exactly.
     """
     if isinstance(recorded, dict):
         for key, value in recorded.items():
@@ -134,7 +134,7 @@ def assert_numbers(actual, recorded, name="run"):
 
 
 def read_config(path):
-    """The fields of a config file by dotted name with the values of this version."""
+    """Return the fields of a config file by dotted name, with the values of this version."""
     sections = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     flat = {}
     for section, value in sections.items():
@@ -157,7 +157,7 @@ def write_config(path, values):
 
 
 def field_of(config, name):
-    """A field by its dotted name, as JSON keeps it."""
+    """Return a field by its dotted name, as stored in JSON."""
     value = operator.attrgetter(name)(config)
     return list(value) if isinstance(value, tuple) else value
 
@@ -182,7 +182,7 @@ def test_every_choice_of_a_field_of_0_2_is_accepted(name):
 
 
 @pytest.mark.toy
-def test_removed_fields_and_flags_give_an_error_in_one_sentence(folder):
+def test_removed_fields_and_flags_get_a_one_sentence_error(folder):
     for name, sentence in ANSWERED.items():
         code, _, err = command("train", f"--{name}")
         assert code == 2, err
@@ -203,7 +203,7 @@ def test_every_command_line_of_0_2_is_accepted(line, folder):
 
 
 def without_removed(words):
-    """The words of a command line without removed flags and their values."""
+    """Return the words of a command line without removed flags and their values."""
     kept, keep = [], True
     for word in words:
         if word.startswith("--"):
@@ -237,7 +237,7 @@ def test_every_import_of_the_docs_of_0_2_works(name):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("name", NAMES["modules"])
-def test_every_module_that_runs_as_a_command_in_0_2_is_there(name):
+def test_every_command_module_of_0_2_exists(name):
     spec = importlib.util.find_spec(name)
     package = spec.submodule_search_locations is not None
     assert not package or importlib.util.find_spec(f"{name}.__main__")

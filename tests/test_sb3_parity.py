@@ -1,14 +1,14 @@
-"""Our estimates, losses and updates equal Stable-Baselines3's on fixed data and weights.
+"""Estimates, losses and updates equal those of Stable-Baselines3 on fixed data and weights.
 
-`reference/make_sb3_reference.py` computed single updates on made-up rollouts with SB3's own
-classes, and `reference/record_sb3_training.py` recorded ten updates of SB3's `learn` on Hopper-v5
-and CartPole-v1. Two definitions differ and are translated here: SB3's value loss has no half, and
-under value clipping it takes the clipped error alone, where ours takes the larger of the two as
-OpenAI's baselines do. A third is left as it is: SB3 clips gradients by limit / (norm + 1e-6), we
-by limit / norm, which changes them by 2e-6 of themselves at most.
+`reference/make_sb3_reference.py` computed single updates on random rollouts with the classes of
+SB3, and `reference/record_sb3_training.py` recorded ten updates of SB3's `learn` on Hopper-v5
+and CartPole-v1. Two definitions differ and are translated here: SB3's value loss has no factor
+1/2, and under value clipping it is the clipped error alone, where ours is the larger of the two
+errors as in OpenAI's baselines. A third is not translated: SB3 clips gradients by
+limit / (norm + 1e-6), we by limit / norm, a relative difference of 2e-6 at most.
 
 After 400 gradient steps in float32, parameters differ by 1e-5 to 2e-5 of the largest in their
-array. Most of that is Adam's bias correction, which optax computes in float32 and torch in double.
+array, mostly because optax computes Adam's bias correction in float32 and torch in double.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ FOLDER = ROOT / "tests/reference"
 
 
 def load_script(name):
-    """A script beside the reference arrays as a module."""
+    """Import a script in the folder of the reference arrays."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -73,21 +73,21 @@ def reference():
 
 
 class Model(NamedTuple):
-    """Sizes of a pair of 64-64 tanh networks."""
+    """The sizes of a pair of 64-64 tanh networks."""
 
     obs_size: int
-    num_outputs: int  # actions, or their dimensions
+    num_outputs: int  # the number of actions, or of their dimensions
     gaussian: bool
 
     @property
     def spaces(self):
-        """Those of the observations and of the actions."""
+        """Return the spaces of observations and actions."""
         n = self.num_outputs
         action = spaces.Box((n,), -1.0, 1.0) if self.gaussian else spaces.Discrete(n)
         return spaces.Box((self.obs_size,)), action
 
     def names_and_shapes(self):
-        """SB3's order of parameters: our path, and SB3's shape."""
+        """Return our path and SB3's shape of each parameter, in SB3's order."""
         yield from [(("log_std",), (self.num_outputs,))] if self.gaussian else []
         for torso in ("actor_torso", "critic_torso"):
             for layer, inputs in enumerate((self.obs_size, 64)):
@@ -98,7 +98,7 @@ class Model(NamedTuple):
             yield (head, "bias"), (size,)
 
     def as_params(self, vector):
-        """SB3's weights as our parameters; torch stores kernels transposed."""
+        """Return SB3's weights as our parameters; torch stores kernels transposed."""
         params, start = {}, 0
         for path, shape in self.names_and_shapes():
             size = int(np.prod(shape))
@@ -126,7 +126,7 @@ def training():
 
 
 def as_recorded(orders, key):
-    """`minibatch_indices` of an update under `key`: epoch e gets the minibatches orders[e]."""
+    """Return a `minibatch_indices` for an update under `key`: epoch e has minibatches orders[e]."""
     epoch_keys = jax.random.key_data(jax.random.split(key, len(orders)))
 
     def indices(key, config, length, num_envs):
@@ -137,7 +137,7 @@ def as_recorded(orders, key):
 
 
 def make_evaluate(kind, config, hp):
-    """(params, rows) -> MinibatchOutputs, by our own 64-64 tanh networks."""
+    """Return a function (params, rows) -> MinibatchOutputs, with our 64-64 tanh networks."""
     critic = critics.make(config)
     obs, action = MODELS[kind].spaces
     network = make_network(obs, action, NetworkConfig(hidden=(64, 64)))
@@ -156,7 +156,7 @@ def make_evaluate(kind, config, hp):
 
 
 def make_loss(kind, config):
-    """(PPO's loss of our networks, (params, rows) -> (sum, parts); hyperparameters)."""
+    """Return (the PPO loss of our networks, (params, rows) -> (sum, parts); hyperparameters)."""
     hp = schedules.make_hyperparams(Config(ppo=config))
     evaluate, objective = make_evaluate(kind, config, hp), objectives.OBJECTIVES["clip"]
 
@@ -167,7 +167,7 @@ def make_loss(kind, config):
 
 
 def make_batch(reference, kind):
-    """The rollout as our update sees it."""
+    """Return the rollout as a batch of our update."""
     get = {name: jnp.asarray(reference[f"{kind}/{name}"]) for name in FIELDS}
     batch = ppo.Batch(carry=(), start=jnp.zeros((T, N), bool), valid=jnp.ones((T, N), bool), **get)
     return jax.tree.map(lambda x: x.reshape(T * N, *x.shape[2:]), batch)
@@ -175,7 +175,7 @@ def make_batch(reference, kind):
 
 @pytest.fixture(params=["free", "clipped"])
 def value_loss(request, monkeypatch):
-    """Whether values are clipped; if so, with SB3's rule in place of ours."""
+    """Whether values are clipped, with SB3's rule in place of ours."""
 
     def clipped_error_alone(value, old_value, target, clip_eps):
         clipped = old_value + jnp.clip(value - old_value, -clip_eps, clip_eps)
@@ -189,7 +189,7 @@ def value_loss(request, monkeypatch):
 def test_advantages_equal_those_of_sb3s_buffer(reference, kind):
     data = {n.removeprefix(f"{kind}/"): x for n, x in reference.items() if n.startswith(kind)}
     for n in range(N):
-        rows = []  # reward, value, terminated, truncated, valid, with reset rows put in
+        rows = []  # reward, value, terminated, truncated, valid, with inserted reset rows
         for t in range(T):
             terminated, truncated = data["terminated"][t, n], data["truncated"][t, n]
             rows.append((data["reward"][t, n], data["value"][t, n], terminated, truncated, True))
@@ -228,9 +228,9 @@ def test_losses_equal_sb3s(reference, kind, value_loss):
 
 
 @pytest.mark.parametrize("kind", sb3.KINDS)
-def test_a_whole_update_equals_sb3s(reference, kind, value_loss, monkeypatch, key):
+def test_a_full_update_equals_sb3s(reference, kind, value_loss, monkeypatch, key):
     config = replace(CONFIG, value_clipping=value_loss == "clipped")
-    # SB3 numbers rows environment by environment, we step by step.
+    # SB3 orders rows by environment, we by step.
     env, time = np.divmod(reference[f"{kind}/orders"].astype(int), T)
     orders = jnp.asarray(time * N + env).reshape(sb3.EPOCHS, sb3.MINIBATCHES, -1)
     monkeypatch.setattr(sequences, "minibatch_indices", as_recorded(orders, key))
@@ -266,29 +266,29 @@ def test_a_whole_update_equals_sb3s(reference, kind, value_loss, monkeypatch, ke
 
 
 class Replay(NamedTuple):
-    """A recorded rollout under our protocol, T' rows of N environments, and its minibatches."""
+    """A recorded rollout in our protocol, T' rows of N environments, and its minibatches."""
 
     transitions: Transition  # [T', N]
     last_obs: jax.Array  # [N, ...]
     orders: jax.Array  # int32 [E, M, B], rows of the flattened rollout
-    advantage: jax.Array  # [T', N] by SB3, 0 on rows that are not valid
+    advantage: jax.Array  # [T', N] of SB3, 0 on rows that are not valid
 
 
 def replay(data, update):
-    """SB3's rollout of one update with our reset rows put in.
+    """Return SB3's rollout of one update with our reset rows inserted.
 
-    SB3 resets within the step that ends an episode, and if that was the time limit's doing, adds
-    the discounted value of the last observation to the reward. We have one more row, not valid,
-    that shows the last observation. Environments with fewer ends than others get more such rows
-    after their last step, so that T' is the same in all updates. Rewards, actions and
-    log-probabilities of these rows must not matter; here they are 1. Minibatches are SB3's, with an
-    equal share of these rows in each.
+    SB3 resets within the step that ends an episode, and adds the discounted value of the last
+    observation to the reward if the end is a truncation. We have one more row, not valid, with the
+    last observation. Environments with fewer ends than others get more such rows after their last
+    step, so that T' is the same in all updates. Rewards, actions and log-probabilities of these
+    rows must have no effect; here they are 1. The minibatches are those of SB3, with an equal
+    share of these rows in each.
     """
     ends = data["terminated"] | data["truncated"]
     num_rows = ends.shape[1] + int(ends.sum(axis=1).max())
     done, part = ends[update], {name: x[update] for name, x in data.items()}
     (length, num_envs), envs = done.shape, np.broadcast_to(np.arange(ends.shape[2]), done.shape)
-    # Every end before a step moves it down by a row.
+    # Each end before a step shifts it by a row.
     rows = np.arange(length)[:, None] + np.cumsum(done, axis=0) - done
 
     def spread(steps, rest):
@@ -307,7 +307,7 @@ def replay(data, update):
         terminated=spread(part["terminated"], False),
         truncated=spread(part["truncated"], False),
         valid=valid,
-        start=np.zeros_like(valid),  # only networks with memory look at it
+        start=np.zeros_like(valid),  # only recurrent networks use it
     )
     env, step = np.divmod(part["order"].astype(int), length)
     shape = (recorded.EPOCHS, recorded.MINIBATCHES, -1)
@@ -319,7 +319,7 @@ def replay(data, update):
 
 
 def recorded_parts(task, monkeypatch):
-    """Parts by the recorded run's settings; of the environment there are only the spaces."""
+    """Return parts with the settings of the recorded run, and the spaces of its environment."""
     obs, action = MODELS[task].spaces
     spec = EnvSpec(obs, action, num_envs=recorded.NUM_ENVS)
     env = SimpleNamespace(spec=spec, begin_rollout=lambda state, key, progress: state)
@@ -344,7 +344,7 @@ def recorded_parts(task, monkeypatch):
 
 
 def make_train_step(parts, monkeypatch):
-    """(state, Replay) -> (state, metrics, advantage [T', N]): a train_step that replays."""
+    """Return a train_step of a replay: (state, Replay) -> (state, metrics, advantage [T', N])."""
 
     def train_step(state, replay):
         watched = []
@@ -372,7 +372,7 @@ def make_train_step(parts, monkeypatch):
 
 
 def start_training(parts, params, last_obs, key):
-    """A state before the first update, with the given parameters."""
+    """Return a state before the first update, with the given parameters."""
     n = parts.env.spec.num_envs
     zeros, integers = jnp.zeros(n), jnp.zeros(n, jnp.int32)
     return TrainState(
@@ -389,7 +389,7 @@ def start_training(parts, params, last_obs, key):
 
 
 def assert_close(ours, theirs, what):
-    """Every array of two trees within 1e-4: the largest difference over the largest magnitude."""
+    """Check every array of two trees: differences are at most 1e-4 of the largest value."""
     flat, _ = jax.tree_util.tree_flatten_with_path(theirs)
     for (path, expected), found in zip(flat, jax.tree.leaves(ours), strict=True):
         error = np.abs(np.asarray(found) - expected).max() / np.abs(expected).max()
@@ -397,7 +397,7 @@ def assert_close(ours, theirs, what):
 
 
 def check_training(data, task, monkeypatch, key):
-    """Trains for as many updates as were recorded, and compares after each."""
+    """Train for all recorded updates, and compare after each."""
     data = {name.removeprefix(f"{task}/"): x for name, x in data.items() if name.startswith(task)}
     vectors = data.pop("params")
     theirs = [jax.tree.map(np.asarray, MODELS[task].as_params(vector)) for vector in vectors]
@@ -409,7 +409,7 @@ def check_training(data, task, monkeypatch, key):
         state, metrics, advantage = train_step(state, recording)
         assert_close(advantage, np.asarray(recording.advantage), f"update {update}: advantage")
 
-        # Kernels are large beside what ten updates change, so that is compared by itself, too.
+        # Kernels are large compared with the changes of ten updates, so changes are compared, too.
         after = state.agent.params
         assert_close(after, theirs[update + 1], f"update {update}: ")
         assert_close(
@@ -419,7 +419,7 @@ def check_training(data, task, monkeypatch, key):
         )
         means = metrics.losses
         ours = [means.policy_loss, 2 * means.value_loss, -means.entropy, means.clipfrac]
-        # The policy loss is a mean near 0 of terms near 1, hence an absolute tolerance.
+        # The policy loss is a mean near 0 of numbers near 1, hence the absolute tolerance.
         np.testing.assert_allclose(ours, data["losses"][update], rtol=1e-4, atol=1e-5)
         assert means.grad_norm > recorded.MAX_GRAD_NORM  # gradients were clipped
     assert data["terminated"].any() and data["truncated"].any()
@@ -432,7 +432,7 @@ def test_ten_updates_on_recorded_rollouts_equal_sb3s(training, task, monkeypatch
 
 
 def make_again(script, path):
-    """Runs a script beside the reference arrays, and returns what it writes."""
+    """Run a script in the folder of the reference arrays, and return the written arrays."""
     if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3", "gymnasium"))):
         pytest.skip("needs torch, stable-baselines3 and gymnasium[mujoco]")
     subprocess.run([sys.executable, str(FOLDER / script), str(path)], check=True)
@@ -441,11 +441,11 @@ def make_again(script, path):
 
 
 @pytest.mark.slow
-def test_the_reference_can_be_made_again(reference, tmp_path):
+def test_the_reference_can_be_reproduced(reference, tmp_path):
     again = make_again("make_sb3_reference.py", tmp_path / "sb3.npz")
     assert set(again) == set(reference)
     for name, expected in reference.items():
-        # Changes are stored in 2^-20ths.
+        # Changes are stored in units of 2^-20.
         atol = 2 if name.endswith("change") else 1e-5
         np.testing.assert_allclose(again[name], expected, atol=atol, err_msg=name)
 
@@ -453,7 +453,7 @@ def test_the_reference_can_be_made_again(reference, tmp_path):
 @pytest.mark.slow
 def test_the_training_can_be_recorded_again(training, tmp_path, monkeypatch, key):
     again = make_again("record_sb3_training.py", tmp_path / "sb3_training.npz")
-    # Another machine's rounding makes another trajectory, so only the kind of data is the same.
+    # On another processor rounding makes another trajectory, so only shapes and dtypes are equal.
     described = [{name: (x.shape, x.dtype) for name, x in d.items()} for d in (again, training)]
     assert described[0] == described[1]
     for task in recorded.TASKS:

@@ -1,4 +1,4 @@
-"""Bounds of spaces, and the preprocessing of observations that follows from them."""
+"""Bounds of spaces, and the preprocessing of observations by them."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def features(space, values, **rule):
         (MultiDiscrete((2, 3)), [1, 2], [0, 1, 0, 0, 1]),
     ],
 )
-def test_observations_that_are_not_normalised_are_cast_and_only_full_bytes_are_divided(
+def test_unnormalised_observations_are_cast_and_only_full_range_bytes_are_divided(
     space, values, expected
 ):
     read = features(space, values, normalize_obs=False)
@@ -60,7 +60,7 @@ def test_observations_that_are_not_normalised_are_cast_and_only_full_bytes_are_d
 
 @pytest.mark.toy
 def test_vectors_of_any_type_are_normalised_and_images_are_not():
-    # (8 - 2) / sqrt(9) = 2 and (1 - 2) / sqrt(9) = -1/3; the image's 8 is only cast.
+    # (8 - 2) / sqrt(9) = 2 and (1 - 2) / sqrt(9) = -1/3; the 8 of the image is only cast.
     parts = {"bytes": BYTES, "bits": Box((2,), 0, 1, "bool"), "image": Box((1, 1, 2), 0, 9, "int8")}
     policy = make_policy(Dict.of({**parts, MASK: Box((3,), 0, 1, "uint8")}))
     stats = RunningStats(
@@ -88,14 +88,16 @@ def test_vectors_of_any_type_are_normalised_and_images_are_not():
         (Box((2,), 0, 10, "int32"), [3, 10], [3, 10]),
     ],
 )
-def test_rule_of_version_0_2_divides_all_bytes_and_normalises_no_integers(space, values, expected):
+def test_the_rule_of_version_0_2_divides_all_bytes_and_normalises_no_integers(
+    space, values, expected
+):
     policy = make_policy(space, obs_preprocessing="by_dtype")
     assert not any(policy.is_normalized())
     np.testing.assert_allclose(features(space, values, by_dtype=True).ravel(), expected, rtol=1e-6)
 
 
 def random_parts(rng):
-    """Spaces of every dtype with random bounds and shapes, and rows of each, int [4, *shape]."""
+    """Yield spaces of every dtype with random bounds and shapes, and rows of each, [4, *shape]."""
     parts, rows = {}, {}
     for dtype in DTYPES:
         for shape in SHAPES:
@@ -131,18 +133,18 @@ def test_integers_have_the_outputs_and_statistics_of_float32(normalize_obs, key)
 
 
 class Bits:
-    """Random bits in a vector of some type."""
+    """Observations are random bits of a given dtype."""
 
     action = Discrete(3)
     max_episode_steps = 7
     cheap_reset = True
 
     def __init__(self, dtype):
-        """Sets the type of observations."""
+        """Set the dtype of observations."""
         self.observation = Box((5,), 0, 1, dtype)
 
     def observe(self, key):
-        """Five random bits."""
+        """Return five random bits."""
         return jax.random.bernoulli(key, 0.3, (5,)).astype(self.observation.dtype)
 
     def reset(self, key):
@@ -150,7 +152,7 @@ class Bits:
         return (), self.observe(key)
 
     def step(self, key, state, action):
-        """Pays for the first action."""
+        """Reward the first action."""
         reward = jnp.float32(action == 0)
         return (), TaskStep(self.observe(key), reward, jnp.array(False), jnp.array(False))
 
@@ -179,7 +181,7 @@ def test_rollouts_store_the_type_and_have_the_statistics_of_float32(make_config,
     [
         (-1.0, 1.0, True),
         (-1e38, 1e38, True),
-        (-2e38, 2e38, False),  # a range of 4e38, and float32 ends at 3.4e38
+        (-2e38, 2e38, False),  # the range is 4e38, and the largest float32 is 3.4e38
         (-LARGEST, LARGEST, False),
         (0.0, LARGEST, False),
         (-float(np.finfo(np.float64).max), float(np.finfo(np.float64).max), False),
@@ -187,11 +189,11 @@ def test_rollouts_store_the_type_and_have_the_statistics_of_float32(make_config,
         (0.0, np.inf, False),
     ],
 )
-def test_ranges_that_float32_cannot_hold_are_unbounded(low, high, bounded):
+def test_ranges_beyond_float32_are_unbounded(low, high, bounded):
     assert Box((2,), low, high).bounded == bounded
 
 
-def test_largest_number_of_a_dtype_means_no_bound():
+def test_the_largest_number_of_a_dtype_means_no_bound():
     limit = np.full(2, np.finfo(np.float64).max)
     assert Box.between(-limit, limit, "float32") == Box((2,))
     one_side = Box.between(np.zeros(2), limit, "float32")

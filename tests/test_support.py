@@ -1,4 +1,4 @@
-"""What the other tests stand on."""
+"""What conftest.py sets for all tests."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_the_tests_of_a_file_stay_in_one_process(request):
     assert request.node.nodeid.endswith("@test_support")
 
 
-def test_the_home_and_the_cache_of_tests_are_their_own():
+def test_tests_have_their_own_home_and_cache():
     assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"]
     for name in ("HOME", "JAX_COMPILATION_CACHE_DIR"):
         assert Path(os.environ[name]).parent.name == ".pytest_cache"

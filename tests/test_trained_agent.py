@@ -1,4 +1,4 @@
-"""An agent that is asked for actions: numpy in and out, batched or not, with its memory."""
+"""Actions of a loaded agent: numpy in and out, batched or not, with its carry."""
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +27,9 @@ def make_agent(make_config):
     return make
 
 
-def test_one_observation_and_a_batch_get_the_mode_in_the_simulators_own_bounds(make_agent):
+def test_act_returns_the_mode_in_the_simulators_bounds_for_one_observation_or_a_batch(make_agent):
     agent = make_agent("gymnax/Pendulum-v1")
-    obs = np.random.default_rng(0).normal(0, 1, (5, 3))  # float64, as users have
+    obs = np.random.default_rng(0).normal(0, 1, (5, 3))  # float64, as from users
     actions = agent.act(obs)
     env = registry.make(agent.config.env, 1)
     _, params, *_ = agent.policy.apply(
@@ -54,7 +54,7 @@ def test_samples_differ_from_call_to_call_and_the_mode_does_not(make_agent):
     assert not all((a == drawn[0]).all() for a in drawn)
 
 
-def test_a_memory_lasts_from_call_to_call_until_an_episode_starts(make_agent):
+def test_the_carry_is_kept_between_calls_until_an_episode_starts(make_agent):
     agent = make_agent("gymnax/Pendulum-v1", rnn="gru", rnn_size=4)
     obs = np.random.default_rng(1).normal(0, 1, (3, 2, 3)).astype(np.float32)
     _, params, *_ = agent.policy.unroll(
@@ -72,7 +72,7 @@ def test_a_memory_lasts_from_call_to_call_until_an_episode_starts(make_agent):
     np.testing.assert_allclose(agent.act(obs[0]), first, atol=3e-7)
 
 
-def test_observations_that_do_not_fit_get_one_sentence(make_agent):
+def test_observations_that_do_not_fit_get_a_one_sentence_error(make_agent):
     agent = make_agent("gymnax/Pendulum-v1")
     with pytest.raises(ValueError, match=r"observation has shapes .* \(4,\).*a batch of it"):
         agent.act(np.zeros(4))
@@ -83,7 +83,7 @@ def test_observations_that_do_not_fit_get_one_sentence(make_agent):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_observation_that_is_not_finite_is_an_error(value, make_agent):
+def test_an_observation_that_is_not_finite_is_an_error(value, make_agent):
     agent = make_agent("gymnax/Pendulum-v1")
     control, said = agent.controller(), rf"observation\[1\] = {value}: observations must be finite"
     for act in (agent.act, lambda obs: control(jax.random.key(0), obs)):
@@ -91,7 +91,7 @@ def test_observation_that_is_not_finite_is_an_error(value, make_agent):
             act([0.0, value, 1.0])
 
 
-def test_batches_of_other_sizes_need_a_reset_only_with_a_memory(make_agent):
+def test_a_batch_of_another_size_needs_a_reset_only_with_a_carry(make_agent):
     agent = make_agent("gymnax/Pendulum-v1")
     obs = np.random.default_rng(0).normal(0, 1, (8, 3))
     one, eight, single = agent.act(obs[:1]), agent.act(obs), agent.act(obs[0])
@@ -125,7 +125,7 @@ def test_choices_are_read_relative_to_their_start():
     assert again[1]["b"].tolist() == [6]
 
 
-def test_parts_of_an_observation_are_batched_alike():
+def test_all_parts_of_an_observation_must_have_the_same_batch():
     tree, single = read(FORM, {"a": np.zeros((4, 2)), "b": [4, 5, 6, 4]})
     assert not single and tree["b"].tolist() == [0, 1, 2, 0]
     for b in (5, [4, 5, 6]):
@@ -133,7 +133,7 @@ def test_parts_of_an_observation_are_batched_alike():
             read(FORM, {"a": np.zeros((4, 2)), "b": b})
 
 
-def test_parts_that_the_space_does_not_have_are_left_out_as_in_training():
+def test_extra_parts_of_an_observation_are_ignored_as_in_training():
     obs = {"a": [0, 1], "b": 4}
     arrays, single = read(FORM, obs | {"more": "text"})
     assert single
@@ -160,7 +160,7 @@ BYTES = form_of(Box((2,), 0.0, 1.0, "uint8"))
         (BYTES, [0.5, 0], r"observation\[0\] = 0.5 must be an integer"),
     ],
 )
-def test_observation_outside_of_its_space_is_an_error(form, obs, said):
+def test_an_observation_outside_of_its_space_is_an_error(form, obs, said):
     with pytest.raises(ValueError, match=said):
         read(form, obs)
 

@@ -1,4 +1,4 @@
-"""The tutorials, followed as a reader would: every command and program, in an empty folder."""
+"""The tutorials: every command and program runs in order in an empty folder."""
 
 import os
 import re
@@ -21,13 +21,13 @@ PAGES = ("README.md", "docs/index.md", ENVIRONMENT, NETWORK, ROBOT)
 
 
 def blocks(page):
-    """(language, text) of the fenced code of a page, in order."""
+    """Return (language, text) of each fenced block of a page, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
 
 
 class Reader:
-    """Runs blocks in a folder, with the commands `purejaxppo` and `python` of this repository."""
+    """Runs blocks in a folder, with `purejaxppo` and `python` of this checkout."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -41,7 +41,7 @@ class Reader:
         self.environment = environment(PATH=path)
 
     def follow(self, page, **changes):
-        """Runs a page's blocks, with words replaced; returns what each printed."""
+        """Run the blocks of a page with replaced words, and return their outputs."""
         return [self.run(*block, changes) for block in blocks(page) if block[0] != "text"]
 
     def run(self, language, text, changes):
@@ -69,7 +69,7 @@ def reader(tmp_path):
 
 
 def number(text, pattern):
-    """The number after a pattern in a text."""
+    """Return the number after a pattern in a text."""
     return float(re.search(rf"{pattern} (-?[\d.]+)", text)[1])
 
 
@@ -77,7 +77,7 @@ def number(text, pattern):
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_own_environment")
-def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
+def test_the_environment_tutorial_learns_and_renders(reader):
     shorter = {"500_000": "300_000", "100_000": "20_000", "episodes 100": "episodes 10"}
     *_, evaluated, drawn, used = printed = reader.follow(ENVIRONMENT, **shorter)[:7]
     assert "an environment in JAX" in printed[0]
@@ -89,7 +89,7 @@ def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_network_and_loss")
-def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
+def test_the_network_and_loss_tutorial_trains_and_sweeps(reader):
     shorter = {r"\b20_000": "4_096", "50_000": "8_192"}
     shorter["purejaxppo train"] = "purejaxppo train --eval.num_episodes 4"
     printed = "".join(reader.follow(NETWORK, **shorter))
@@ -101,10 +101,10 @@ def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_robot")
-def test_a_robots_policy_plays_in_onnxruntime(reader):
+def test_the_robot_tutorial_exports_a_policy_that_runs_in_onnxruntime(reader):
     pytest.importorskip("brax")
     pytest.importorskip("onnxruntime")
-    # A smaller robot, and less training; the rest as it is on the page.
+    # A smaller robot and less training; the rest is as on the page.
     changes = {
         "pip install .*": "true",
         r"\bant\b": "inverted_pendulum",
@@ -122,7 +122,7 @@ def test_a_robots_policy_plays_in_onnxruntime(reader):
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
-def test_the_python_of_the_readme_runs(reader):
+def test_the_python_code_of_the_readme_runs(reader):
     for language, text in blocks("README.md"):
         if language == "python":
             reader.run(language, text, {"100_000": "20_000", "200_000": "20_000"})
@@ -131,7 +131,7 @@ def test_the_python_of_the_readme_runs(reader):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_that_train_are_understood(page, tmp_path, monkeypatch):
+def test_training_commands_on_pages_are_valid(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for kind, file in (("env", "walk.py"), ("network", "net.py"), ("loss", "mine.py")):
         assert main(["init", kind, file]) == 0

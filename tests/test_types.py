@@ -1,4 +1,4 @@
-"""Every field of a TrainState is sharded, saved, copied, or exempted by name."""
+"""Every field of a TrainState is sharded, saved and copied, or listed as an exception."""
 
 from dataclasses import fields
 
@@ -17,13 +17,13 @@ from purejaxppo.types import TrainState
 NAMES = [field.name for field in fields(TrainState)]
 
 
-def test_every_field_of_a_state_is_a_shards_or_all_shards():
+def test_every_field_of_a_state_is_local_to_a_shard_or_shared():
     axes = {name: getattr(STATE_AXES, name) for name in NAMES}
     assert set(axes.values()) == {0, None}
     assert [name for name, axis in axes.items() if axis == 0] == ["bonus_return", "rollout", "key"]
 
 
-def test_what_is_not_copied_is_a_field_with_a_reason():
+def test_every_field_that_is_not_copied_has_a_reason():
     for kind in ("not_inherited", "not_taught"):
         exempt = {f.name: f.metadata[kind] for f in fields(TrainState) if f.metadata[kind]}
         assert set(exempt) < set(NAMES)
@@ -32,7 +32,7 @@ def test_what_is_not_copied_is_a_field_with_a_reason():
         assert "agent" not in exempt and "value_stats" not in exempt
 
 
-def test_every_field_of_a_state_says_what_happens_to_it():
+def test_every_field_of_a_state_declares_how_it_is_handled():
     for field in fields(PopulationState):
         assert set(field.metadata) >= {"local", "not_inherited", "not_taught"}, field.name
 
@@ -64,8 +64,8 @@ def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
         assert_same(getattr(restored, name), getattr(state, name))
 
 
-def test_saved_curiosity_with_another_scale_is_refused_in_one_sentence(make_config, tmp_path):
-    """Version 0.2 divided the bonus by the errors' deviation, and saved no discounted returns."""
+def test_a_checkpoint_with_another_bonus_scale_gets_a_one_sentence_error(make_config, tmp_path):
+    """Version 0.2 divided the bonus by the deviation of errors, and saved no discounted returns."""
     state = filled(shapes_of_all_fields(make_config), np.zeros)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state.replace(bonus_return=()), Progress(update=3, member_steps=[5]))

@@ -13,7 +13,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.adapters import pgx as adapter
 from purejaxppo.parts import make_parts
 from purejaxppo.rollout import collect, init_rollout
-from purejaxppo.runs.evaluation import Evaluator, evaluated
+from purejaxppo.runs.evaluation import Evaluator, evaluation_env
 from purejaxppo.setup import resolve
 from purejaxppo.video import canvas
 
@@ -206,7 +206,7 @@ def test_evaluations_can_have_their_own_opponent(make_config):
     env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
     config = make_config(env=env, eval={"options": {"opponent": "random"}})
     assert config.env.options == {}
-    assert evaluated(config).options == {"opponent": "random"}
+    assert evaluation_env(config).options == {"opponent": "random"}
     parts = make_parts(config)
     assert parts.env.spec.num_agents == 2
     evaluator = Evaluator(resolve(config), parts.policy, 6)
