@@ -92,8 +92,8 @@ FAULTS = {
     ),
     "Unity's agents get each other's actions": Fault(
         "envs/engines/unity/world.py",
-        "for asking in self.asking:\n            action = self.chosen",
-        "for asking in sorted(self.asking):\n            action = self.chosen",
+        "for request in self.requests:\n            action = self.chosen_actions",
+        "for request in sorted(self.requests):\n            action = self.chosen_actions",
         "envs/engines/test_unity_world.py::test_actions_are_sent_in_the_order_of_the_requests",
     ),
     "an exported policy has an untrained normaliser": Fault(

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from purejaxppo.envs.engines.godot.game import Launch
-from purejaxppo.envs.engines.godot.games import Games
+from purejaxppo.envs.engines.godot.game import GodotLaunch
+from purejaxppo.envs.engines.godot.games import GodotGames
 from support.paths import ROOT
 
 GAME = ROOT / "tests/engines/godot_game.py"
@@ -15,12 +15,12 @@ GAMES = ROOT / "tests/games"
 
 def launch(*flags, program=GAME, timeout=10.0, restarts=0):
     """How a game is started, by default a scripted one; see its file for the flags."""
-    return Launch((str(program), *flags), timeout, restarts)
+    return GodotLaunch((str(program), *flags), timeout, restarts)
 
 
 def start(*flags, count=1, seed=5, **settings):
     """So many scripted games; to be closed."""
-    return Games(launch(*flags, **settings), seed, count)
+    return GodotGames(launch(*flags, **settings), seed, count)
 
 
 def right(obs):

@@ -96,18 +96,18 @@ class GameEnv(HostEnv):
         make_games: Callable[[int, int], Pool],
         agents: Agents,
         count: int,
-        waiting: list[Any],
+        started: list[Any],
         *,
         editor: bool,
         absent: bool = False,
         channels_first: bool = False,
     ) -> None:
         """Prepares the batch."""
-        self._waiting, self._channels_first = waiting, channels_first
+        self._started, self._channels_first = started, channels_first
 
         def make_pool(rows: int, update: int) -> Pool:
             if update and not editor:  # other episodes than at the beginning
-                close_waiting(waiting)
+                close_games(started)
             return make_games(rows // agents.size, update)
 
         super().__init__(
@@ -129,11 +129,11 @@ class GameEnv(HostEnv):
     def close(self) -> None:
         """Ends the games; programs that were compiled with them must not run again."""
         super().close()
-        close_waiting(self._waiting)
+        close_games(self._started)
 
 
 @dataclass
-class Known:
+class KnownGame:
     """What this process knows of games that are started in one way."""
 
     agents: Any = None
@@ -143,13 +143,13 @@ class Known:
 
 
 @functools.cache
-def _known(launch: Hashable) -> Known:
+def _known_game(launch: Hashable) -> KnownGame:
     """State of the process: it reads the agents of a game once, and an engine has one editor."""
     del launch
-    return Known()
+    return KnownGame()
 
 
-def first_game(
+def read_agents(
     launch: Hashable,
     start: Callable[[], G],
     describe: Callable[[G], L],
@@ -170,9 +170,9 @@ def first_game(
         editor: the game runs in the editor.
         keep: return the game; False: end it, unless it is the editor's.
     """
-    known = _known(launch)
-    waiting: list[G] = known.editor if editor else []
-    if known.agents is None or (editor and not waiting):
+    known = _known_game(launch)
+    started: list[G] = known.editor if editor else []
+    if known.agents is None or (editor and not started):
         game = start()
         try:
             known.agents = describe(game)
@@ -180,14 +180,14 @@ def first_game(
             game.kill()  # and keep its log
             raise
         if keep or editor:
-            waiting.append(game)
+            started.append(game)
         else:
             game.close()
-    return known.agents, waiting
+    return known.agents, started
 
 
 def count_games(
-    config: EnvConfig, agents: Agents, waiting: list[Any], num_envs: int, *, evaluation: bool
+    config: EnvConfig, agents: Agents, started: list[Any], num_envs: int, *, evaluation: bool
 ) -> int:
     """The number of games that have `num_envs` rows; ends the first game if there is none.
 
@@ -197,18 +197,18 @@ def count_games(
     try:
         return count_worlds(config, agents.size, num_envs, evaluation=evaluation)
     except ValueError:
-        close_waiting(waiting)
+        close_games(started)
         raise
 
 
-def close_waiting(waiting: list[Any]) -> None:
+def close_games(started: list[Any]) -> None:
     """Ends games that no pool has taken."""
-    while waiting:
-        waiting.pop().close()
+    while started:
+        started.pop().close()
 
 
 @contextlib.contextmanager
-def errors_of(name: str) -> Iterator[None]:
+def game_errors(name: str) -> Iterator[None]:
     """Names the environment in errors of its games.
 
     Raises:

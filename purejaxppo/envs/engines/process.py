@@ -34,9 +34,9 @@ POLL_SECONDS = 0.1  # between checks that a process is alive
 class EngineError(RuntimeError):
     """A game ended, hangs, did not connect, or violated the protocol."""
 
-    def __init__(self, summary: str, tail: str = "") -> None:
+    def __init__(self, summary: str, log_tail: str = "") -> None:
         """Stores one sentence, and the text after it in the message."""
-        super().__init__(summary + tail)
+        super().__init__(summary + log_tail)
         self.summary = summary
 
 
@@ -77,21 +77,21 @@ class GameHandle:
         """True if the game runs, or nothing is known about it."""
         return True
 
-    def tail(self) -> str:
+    def log_tail(self) -> str:
         """The last lines that the game printed, if they are known."""
         return ""
 
-    def ending(self) -> str:
+    def describe_exit(self) -> str:
         """Describes how the game ended."""
         return "closed its connection"
 
     def error(self, problem: str) -> EngineError:
         """An error that names the game and ends with the last lines of its log."""
-        return EngineError(f"{self.name} {problem}", self.tail())
+        return EngineError(f"{self.name} {problem}", self.log_tail())
 
-    def death(self, doing: str) -> EngineError:
+    def exit_error(self, doing: str) -> EngineError:
         """The error of a game that has ended."""
-        return self.error(f"{self.ending()} while it was supposed to {doing}")
+        return self.error(f"{self.describe_exit()} while it was supposed to {doing}")
 
     def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
         """Calls `attempt` with a time limit in seconds until it returns something.
@@ -106,11 +106,11 @@ class GameHandle:
             if result is not None:
                 return result
             if not self.alive():
-                raise self.death(doing)
+                raise self.exit_error(doing)
             if left <= 0:
                 raise self.error(f"did not {doing} within {seconds:g} s (env.options.timeout)")
 
-    def release(self) -> None:
+    def request_exit(self) -> None:
         """Lets a game that was started here end, without waiting for it."""
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class GameProcess(GameHandle):
         """True if the game runs."""
         return self._process.poll() is None
 
-    def tail(self) -> str:
+    def log_tail(self) -> str:
         """The last lines that the game printed, indented, and the path of its log.
 
         Waits briefly if the log is empty, because another process writes it.
@@ -173,13 +173,13 @@ class GameProcess(GameHandle):
                 return f". The end of its log, {self.log}:\n{last}"
         return ". Its log is empty."
 
-    def ending(self) -> str:
+    def describe_exit(self) -> str:
         """Describes how the game ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)  # its connection closes a moment before it ends
         code = self._process.poll()
         if code is None:
-            return super().ending()
+            return super().describe_exit()
         if code < 0:
             return "was killed"
         if code <= 128:
@@ -190,9 +190,9 @@ class GameProcess(GameHandle):
             return f"was killed by {number.name}{hint}"
         return f"ended with exit code {code}"
 
-    def release(self) -> None:
+    def request_exit(self) -> None:
         """Lets the game end, without waiting for it."""
-        _release(self._process)
+        _request_exit(self._process)
 
     def close(self) -> None:
         """Ends the game and all processes that it started; a second call does nothing.
@@ -211,9 +211,9 @@ class GameProcess(GameHandle):
 
 
 class Game(Protocol):
-    """A game of a `Fleet`."""
+    """A game of a `GameGroup`."""
 
-    def release(self) -> None:
+    def request_exit(self) -> None:
         """Lets the game end, without waiting for it."""
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class Game(Protocol):
 G = TypeVar("G", bound=Game)
 
 
-class Fleet(Generic[G]):
+class GameGroup(Generic[G]):
     """Games that step together: failed ones are started again, and all end together.
 
     Args:
@@ -277,7 +277,7 @@ class Fleet(Generic[G]):
             raise RuntimeError("the games are closed")
 
     @contextlib.contextmanager
-    def ended_after_error(self) -> Iterator[None]:
+    def killed_after_error(self) -> Iterator[None]:
         """Ends all games at any error, and keeps their logs."""
         try:
             yield
@@ -296,7 +296,7 @@ class Fleet(Generic[G]):
 def close_all(games: Sequence[Game]) -> None:
     """Closes several games at once."""
     for game in games:
-        game.release()
+        game.request_exit()
     for game in games:
         game.close()
 
@@ -332,10 +332,10 @@ def has_display() -> bool:
         servers += [(socket.AF_UNIX, local), (socket.AF_UNIX, f"\0{local}")]
     elif number.isdigit():
         servers.append((socket.AF_INET, (host, 6000 + int(number))))
-    return any(_answers(*server) for server in servers)
+    return any(_accepts_connections(*server) for server in servers)
 
 
-def _answers(family: socket.AddressFamily, address: Any) -> bool:
+def _accepts_connections(family: socket.AddressFamily, address: Any) -> bool:
     """True if a server listens at the address."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
@@ -357,7 +357,7 @@ def accept(server: socket.socket, seconds: float) -> socket.socket | None:
     return connection
 
 
-def _release(process: subprocess.Popen[bytes]) -> None:
+def _request_exit(process: subprocess.Popen[bytes]) -> None:
     """Closes the supervisor's standard input, which makes it end the group."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
@@ -371,7 +371,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Waits for a few seconds, then kills the remaining processes of the group."""
-    _release(process)
+    _request_exit(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(supervisor.GRACE_SECONDS + 1.0)
     _kill(process)

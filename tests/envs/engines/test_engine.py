@@ -110,7 +110,7 @@ def test_the_size_of_a_log_is_limited(tmp_path):
     assert engine._process.wait(20.0) == 0
     size = sum(path.stat().st_size for path in tmp_path.glob("game.log*"))
     assert 1 << 20 < size <= 2 << 20
-    tail = engine.tail()
+    tail = engine.log_tail()
     assert tail.count("\n") == TAIL_LINES
     assert tail.splitlines()[-1].startswith("  059999 x")
 
@@ -130,7 +130,7 @@ def test_lines_written_late_are_in_the_tail_of_the_log(tmp_path):
     engine.log = tmp_path / "log"
     engine.log.write_bytes(b"")
     threading.Timer(0.1, engine.log.write_text, ["out of memory\n"]).start()
-    assert engine.tail().endswith(":\n  out of memory")
+    assert engine.log_tail().endswith(":\n  out of memory")
 
 
 def test_several_games_end_together_with_their_children(tmp_path):
@@ -143,7 +143,7 @@ def test_several_games_end_together_with_their_children(tmp_path):
         (tmp_path / str(i)).mkdir()
         engines.append(start(tmp_path / str(i), code))
     for engine in engines:
-        engine.wait_for(lambda seconds, e=engine: "there" in e.tail() or None, "speak", 10.0)
+        engine.wait_for(lambda seconds, e=engine: "there" in e.log_tail() or None, "speak", 10.0)
         assert len(group(engine.pid)) == 3  # supervisor, game, and the game's child
     began = time.monotonic()
     close_all(engines)

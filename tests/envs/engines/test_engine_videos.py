@@ -15,7 +15,7 @@ from purejaxppo import restore
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.godot import adapter as godot
-from purejaxppo.envs.engines.godot.games import Games
+from purejaxppo.envs.engines.godot.games import GodotGames
 from purejaxppo.envs.engines.images import first_image
 from purejaxppo.runs.recording import record_states
 from purejaxppo.video import video
@@ -136,11 +136,11 @@ def test_old_frames_are_removed_when_a_new_one_arrives(tmp_path):
     flags = ("--path", str(tmp_path / "catch"), "--fixed-fps", "60", "--players=2")
     how = launch(*flags, program=ENGINE, timeout=60.0)
     how = godot.replace(how, record=True)
-    with contextlib.closing(Games(how, 5)) as games:
+    with contextlib.closing(GodotGames(how, 5)) as games:
         games.reset(0)
         for _ in range(5):
             games.step(np.ones(2, int))
             assert games.render_frame().ndim == 3
-            folder = games.fleet.games[0].engine.log.parent
+            folder = games.group.games[0].engine.log.parent
             assert len(list(folder.glob("f*.png"))) == 1
     assert not folder.exists()

@@ -364,13 +364,13 @@ def test_each_game_is_started_once_and_unused_games_are_ended(tmp_path):
     env.close()
 
     again = registry.make(replace(settings, options={"timeout": 30.0}), 4, seed=1)
-    (waiting,) = again._waiting
+    (waiting,) = again._started
     again.continue_at(7, 0.5)  # other episodes than at the start
     again.pool(4)
     assert not waiting.engine.alive() and len(set(started(3))) == 3
     again.close()
     unused = registry.make(replace(settings, options={"timeout": 31.0}), 4, seed=1)
-    (waiting,) = unused._waiting
+    (waiting,) = unused._started
     assert waiting.engine.alive()
     unused.close()
     assert not waiting.engine.alive()

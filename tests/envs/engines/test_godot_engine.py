@@ -29,7 +29,7 @@ import purejaxppo as ppo
 from purejaxppo.agents.advantages import gae
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.engines.godot.games import Games
+from purejaxppo.envs.engines.godot.games import GodotGames
 from purejaxppo.envs.engines.godot.wire import Wire
 from purejaxppo.envs.engines.process import EngineError
 from purejaxppo.rollout import collect, init_rollout
@@ -175,7 +175,7 @@ def test_a_correct_constant_value_gives_zero_advantage_except_before_a_catch(gam
 @catch
 def test_a_rendered_image_of_a_game_is_observed(game):
     flags = ("--path", game, "--headless", "--fixed-fps", "60", "--action_repeat=1", "--players=2")
-    with contextlib.closing(Games(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
+    with contextlib.closing(GodotGames(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
         assert games.layout.observation == Box((8, 8, 3), 0.0, 255.0, "uint8")
         pictures, ends = games.reset(0), 0
         for _ in range(30):
@@ -259,19 +259,19 @@ def read(games, layout, data):
         game._wire = Wire(ours)
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
-        return games._parse_one(0, game.answer())
+        return games._parse_one(0, game.receive_step())
 
 
 @pytest.mark.parametrize("game", ["chase", "catch"], indirect=True)
 def test_ten_thousand_corrupted_answers_are_parsed_or_rejected(game):
     flags = ("--path", game, "--headless", "--fixed-fps", "60", "--arenas=2", "--players=2")
     draw, refused, count = random.Random(1), 0, 10_000
-    with contextlib.closing(Games(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
+    with contextlib.closing(GodotGames(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
         games.reset(0)
         real, layout = games._games[0], games.layout
         stand_in, _ = one_game()
         for _ in range(count):
-            real.act(layout.nothing)
+            real.send_actions(layout.zero_actions)
             data = broken(draw, real._receive("step", "step"))
             try:
                 parsed = read(stand_in, layout, data)
@@ -290,9 +290,9 @@ TRAINER = """
 import sys, time
 import numpy as np
 sys.path.insert(0, sys.argv[1])
-from purejaxppo.envs.engines.godot.game import Launch
-from purejaxppo.envs.engines.godot.games import Games
-games = Games(Launch(tuple(sys.argv[3:]), 60.0, int(sys.argv[2])), 1, 2)
+from purejaxppo.envs.engines.godot.game import GodotLaunch
+from purejaxppo.envs.engines.godot.games import GodotGames
+games = GodotGames(GodotLaunch(tuple(sys.argv[3:]), 60.0, int(sys.argv[2])), 1, 2)
 print("began", flush=True)
 games.reset(0)
 print("stepping", flush=True)

@@ -179,7 +179,7 @@ def test_a_failed_game_is_reported_and_all_games_end(fault, words):
     with pytest.raises(EngineError, match=words):
         games.step(action)
     assert time.monotonic() - began < 10
-    assert not any(game.engine.alive() for game in games.fleet.games)
+    assert not any(game.engine.alive() for game in games.group.games)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_failed_game_is_restarted_a_limited_number_of_times(caplog):
     assert step.reward.tolist() == [1, 1, 0, 0] and step.obs[2:, 1].tolist() == [0, 3]
     step = games.step(right(step.obs))  # it has another seed now, without the fault
     assert step.reward.tolist() == [1, 1, 1, 1]
-    games.fleet.games[0].engine.kill()
+    games.group.games[0].engine.kill()
     with pytest.raises(EngineError, match="game 0 was killed"):
         games.step(right(step.obs))
 
@@ -227,7 +227,7 @@ def test_a_game_that_cannot_restart_uses_up_its_restarts(caplog):
     with pytest.raises(EngineError, match="game 0 was killed by SIGABRT"):
         games.reset(0)
     assert "Restarting it" in caplog.text
-    assert games.fleet.restarts == 2
+    assert games.group.restarts == 2
 
 
 @pytest.mark.full
@@ -235,7 +235,7 @@ def test_ten_starts_and_kills_leave_no_processes():
     for turn in range(10):
         games = start(seed=turn)
         games.reset(0)
-        (game,) = games.fleet.games
+        (game,) = games.group.games
         if turn % 2:
             game.engine.kill()
         games.close()

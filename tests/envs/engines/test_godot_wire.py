@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from purejaxppo.envs.engines.godot.game import Game, Launch
-from purejaxppo.envs.engines.godot.games import Games, parse
+from purejaxppo.envs.engines.godot.game import GodotGame, GodotLaunch
+from purejaxppo.envs.engines.godot.games import GodotGames, parse
 from purejaxppo.envs.engines.godot.spaces import layout_of
 from purejaxppo.envs.engines.godot.wire import LARGEST_FRAME, Wire, WireError
 from purejaxppo.envs.engines.process import EngineError, GameHandle
@@ -136,7 +136,7 @@ def test_actions_are_written_in_the_order_of_the_game():
         '[{"turn": [1.0, 0.25], "jump": 2, "brake": [0.5]}, '
         '{"turn": [0.0, 0.0], "jump": 0, "brake": [-1.0]}]'
     )
-    assert json.dumps(layout.nothing) == json.dumps(
+    assert json.dumps(layout.zero_actions) == json.dumps(
         [{"turn": [0.0, 0.0], "jump": 0, "brake": [0.0]}] * 2
     )
 
@@ -275,9 +275,9 @@ def spoiled_bytes(draw):
 
 
 def one_game():
-    """Return `Games` with one game of two agents, whose messages `feed` sends."""
-    games, game = Games.__new__(Games), Game.__new__(Game)
-    game.engine, game._launch = GameHandle("the game"), Launch((), SECONDS)
+    """Return `GodotGames` with one game of two agents, whose messages `feed` sends."""
+    games, game = GodotGames.__new__(GodotGames), GodotGame.__new__(GodotGame)
+    game.engine, game._launch = GameHandle("the game"), GodotLaunch((), SECONDS)
     game.layout = games.layout = layout_of(info([SPACES] * 2, [MOVE] * 2, 2))
     games._games = [game]
     return games, game
@@ -290,7 +290,7 @@ def feed(games, game, data):
         game._wire = Wire(ours)
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
-        return games._parse_one(0, game.answer())
+        return games._parse_one(0, game.receive_step())
 
 
 def test_a_truncated_agent_gets_its_terminal_observation():

@@ -27,8 +27,8 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.process import EngineError
 from purejaxppo.envs.engines.unity import channels
-from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
-from purejaxppo.envs.engines.unity.players import Players, probe
+from purejaxppo.envs.engines.unity.player import UnityGame, UnityLaunch
+from purejaxppo.envs.engines.unity.players import UnityGames, read_layout
 from purejaxppo.envs.host.workers.errors import SimulatorError
 
 pytestmark = [
@@ -44,20 +44,20 @@ def path(tmp_path_factory):
 
 def play(path, arguments="", count=1, asked=None, restarts=0, **fields):
     """Return started builds. The layout comes from the first one."""
-    spec = PlayerSpec(path, arguments=arguments, **{"timeout": 20.0, **fields})
-    player = Player(spec, 0)
+    spec = UnityLaunch(path, arguments=arguments, **{"timeout": 20.0, **fields})
+    player = UnityGame(spec, 0)
     try:
         player.connect()
-        layout = probe(player, asked or {"": 0})
+        layout = read_layout(player, asked or {"": 0})
     except BaseException:
         player.kill()
         raise
-    return Players(spec, layout, count, restarts=restarts, waiting=[player])
+    return UnityGames(spec, layout, count, restarts=restarts, started=[player])
 
 
 def still(players):
     """Return actions that move nothing."""
-    return np.zeros((players.layout.size * len(players.players), 2), np.float32)
+    return np.zeros((players.layout.size * len(players.games), 2), np.float32)
 
 
 def gone(*groups, seconds=8.0):
@@ -75,7 +75,7 @@ def gone(*groups, seconds=8.0):
 
 def ended(players):
     """Wait until none of their processes is left, and return whether that is so."""
-    return gone(*(player.engine.pid for player in players.players))
+    return gone(*(player.engine.pid for player in players.games))
 
 
 @pytest.mark.toy
@@ -225,7 +225,7 @@ def test_an_unconfigured_behaviour_that_appears_later_is_an_error(path):
     with pytest.raises(EngineError, match="game 0 has agents of behaviour 'Late'"):
         for _ in range(5):
             players.step(still(players))
-    assert players.fleet.restarts == 0  # a restart would fail in the same way
+    assert players.group.restarts == 0  # a restart would fail in the same way
     assert ended(players)
 
 
@@ -265,7 +265,7 @@ def test_a_build_that_exits_is_restarted_and_its_episodes_diverge(path, caplog):
         assert re.search("ended with exit code 7.*Restarting it .1 of 1", caplog.text)
         out = players.step(still(players))  # the other build has the same fault soon
     except EngineError:
-        assert players.fleet.restarts == 1
+        assert players.group.restarts == 1
     finally:
         players.close()
 
@@ -282,9 +282,9 @@ def test_the_editor_connects_to_the_configured_port(path):
         players = play("editor", port=port)
         players.reset(0)
         assert players.step(still(players)).reward.shape == (1,)
-        other = PlayerSpec("editor", port=port)
+        other = UnityLaunch("editor", port=port)
         with pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be opened"):
-            Player(other, 0)
+            UnityGame(other, 0)
         players.close()
         assert editor.wait(10) == 0
     finally:
@@ -313,8 +313,8 @@ def test_the_editor_is_one_build_that_training_does_not_share():
 
 HOLD = """
 import os, sys
-from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
-player = Player(PlayerSpec(sys.argv[1]), 0)
+from purejaxppo.envs.engines.unity.player import UnityGame, UnityLaunch
+player = UnityGame(UnityLaunch(sys.argv[1]), 0)
 player.connect()
 print(player.engine.pid, flush=True)
 sys.stdin.read()
@@ -355,13 +355,13 @@ def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
     (tmp_path / "echo.py").write_text(OWN)
     record = tmp_path / "heard"
     name = f"{tmp_path / 'echo.py'}:Echo"
-    players = play(path, f"--record {record}", asked={"": 1}, own_channels=name)
+    players = play(path, f"--record {record}", asked={"": 1}, custom_channels=name)
     try:
         players.reset(0)
         players.step(still(players))
-        (echo,) = players.players[0]._own.values()
+        (echo,) = players.games[0]._channels.values()
         assert echo.heard[0] == b"hello"
-        assert players.players[0].stats["Game/Exchanges"].last == 1.0
+        assert players.games[0].stats["Game/Exchanges"].last == 1.0
     finally:
         players.close()
     assert "00000000-0000-0000-0000-000000000007:6869 6869" in record.read_text()

@@ -11,7 +11,7 @@ pytest.importorskip("google.protobuf")
 from PIL import Image
 
 from purejaxppo.envs.engines.unity import channels, images, messages
-from purejaxppo.envs.engines.unity.behaviours import Behaviour, Rows, Sensor, UnityLayout
+from purejaxppo.envs.engines.unity.behaviours import Behaviour, ObsRows, Sensor, UnityLayout
 from purejaxppo.envs.engines.unity.messages import ProtocolError
 from purejaxppo.envs.step import zeros
 
@@ -124,13 +124,13 @@ def damaged(count):
 
 def read_damaged(count):
     """Read damaged messages, and return the number of rejected ones."""
-    from purejaxppo.envs.engines.unity.world import UnityWorld
+    from purejaxppo.envs.engines.unity.world import AgentSlots
 
     layout = UnityLayout((Behaviour("A", (Sensor("x", (2,)),), 1, ()),), (4,))
     parts = [np.zeros((4, 2), np.float32)]
     refused = 0
     for data in damaged(count):
-        world = UnityWorld(layout, Rows(layout, parts), zeros((), 4))
+        world = AgentSlots(layout, ObsRows(layout, parts), zeros((), 4))
         try:
             output = messages.parse(data).unity_output.rl_output
             list(channels.unpack(output.side_channel))

@@ -20,8 +20,8 @@ from support.paths import ROOT
 from support.ports import free_port
 from support.unity import make_player
 
-from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
-from purejaxppo.envs.engines.unity.players import Players, probe
+from purejaxppo.envs.engines.unity.player import UnityGame, UnityLaunch
+from purejaxppo.envs.engines.unity.players import UnityGames, read_layout
 
 FOLDER = os.environ.get("MLAGENTS_ENVS", "")
 TRAINER = ROOT / "tests" / "engines" / "official_trainer.py"
@@ -75,19 +75,19 @@ def actions(layout, obs):
 
 def ours(path, arguments):
     """Return the episodes of our rows, by (id, number of the episode)."""
-    spec = PlayerSpec(path, arguments=arguments)
-    player = Player(spec, SEED)
+    spec = UnityLaunch(path, arguments=arguments)
+    player = UnityGame(spec, SEED)
     player.connect()
-    players = Players(spec, probe(player, {"": 6}), 1, waiting=[player])
-    (world,) = players._worlds
+    players = UnityGames(spec, read_layout(player, {"": 6}), 1, started=[player])
+    (world,) = players._slots
     seen, begun = {}, Counter()
 
     def note(obs, reward):
         vectors = obs["obs"] if isinstance(obs, dict) else obs
         mask = obs.get("action_mask") if isinstance(obs, dict) else None
         mask = mask["discrete"] if isinstance(mask, dict) else mask
-        for number, slot in world.slot_of.items():
-            if world.asked[slot]:
+        for number, slot in world.slot_by_id.items():
+            if world.acting[slot]:
                 key = number, begun[number]
                 agent = seen.setdefault(key, {"decisions": [], "end": None})
                 allowed = [] if mask is None else mask[slot].tolist()
@@ -97,7 +97,7 @@ def ours(path, arguments):
         obs, _ = players.reset(0)
         note(obs, np.zeros(world.layout.size))
         for _ in range(STEPS):
-            before = dict(world.slot_of)
+            before = dict(world.slot_by_id)
             out = players.step(actions(world.layout, obs))
             obs = out.obs
             vectors = obs["obs"] if isinstance(obs, dict) else obs

@@ -18,8 +18,8 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.unity import channels
 from purejaxppo.envs.engines.unity.parameters import Parameter, parse
-from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
-from purejaxppo.envs.engines.unity.players import probe
+from purejaxppo.envs.engines.unity.player import UnityGame, UnityLaunch
+from purejaxppo.envs.engines.unity.players import read_layout
 
 pytestmark = [
     pytest.mark.xdist_group("processes"),
@@ -268,15 +268,15 @@ def test_an_asynchronous_run_uses_the_values_of_its_rollouts(path, tmp_path):
 
 
 def test_parameters_changed_before_the_first_step_restart_the_episodes(path):
-    spec = PlayerSpec(path, timeout=20.0, parameters=(("goal", Parameter("constant", (0.5,))),))
-    player = Player(spec, 0)
+    spec = UnityLaunch(path, timeout=20.0, parameters=(("goal", Parameter("constant", (0.5,))),))
+    player = UnityGame(spec, 0)
     try:
         player.connect()
-        probe(player, {"": 1})
+        read_layout(player, {"": 1})
         begun = player.first
-        player.tell({"goal": Parameter("constant", (0.5,))})
+        player.set_parameters({"goal": Parameter("constant", (0.5,))})
         assert player.first is begun is not None
-        player.tell({"goal": Parameter("constant", (0.25,))})
+        player.set_parameters({"goal": Parameter("constant", (0.25,))})
         assert player.first is None
     finally:
         player.kill()

@@ -163,7 +163,7 @@ class TestWithPackage:
             assert env.spec.num_agents == game.rows
             _, obs = env.reset(jax.random.key(0))
             assert np.asarray(obs["obs"])[0, 0] == 0.5
-            assert env.players[0].stats["Game/Tick"].last > 1
+            assert env.games[0].stats["Game/Tick"].last > 1
         finally:
             env.close()
         assert "forbidden" not in sums.read_text()  # idle actions are allowed as well

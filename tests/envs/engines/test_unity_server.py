@@ -14,7 +14,7 @@ grpc = pytest.importorskip("grpc")
 from support.paths import ROOT
 
 from purejaxppo.envs.engines.process import EngineError
-from purejaxppo.envs.engines.unity.server import Gone, Server
+from purejaxppo.envs.engines.unity.server import CallCancelled, Server
 
 pytestmark = pytest.mark.toy
 OPTIONS = [
@@ -84,7 +84,7 @@ def test_a_build_that_cancels_its_call_is_gone(server, threads):
         with pytest.raises(grpc.RpcError, match="Deadline Exceeded"):
             answer.result()
         server.reply(b"too late")
-        with pytest.raises(Gone):
+        with pytest.raises(CallCancelled):
             server.receive(10.0)
 
 

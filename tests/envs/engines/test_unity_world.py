@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 from purejaxppo.envs.engines.unity import messages
-from purejaxppo.envs.engines.unity.behaviours import Behaviour, Rows, Sensor, UnityLayout
+from purejaxppo.envs.engines.unity.behaviours import Behaviour, ObsRows, Sensor, UnityLayout
 from purejaxppo.envs.engines.unity.messages import ProtocolError
-from purejaxppo.envs.engines.unity.players import probe
-from purejaxppo.envs.engines.unity.world import UnityWorld
+from purejaxppo.envs.engines.unity.players import read_layout
+from purejaxppo.envs.engines.unity.world import AgentSlots
 from purejaxppo.envs.step import zeros
 from purejaxppo.spaces import leaves, short_number
 
@@ -26,7 +26,7 @@ def make_world(*behaviours, slots=2):
     layout = UnityLayout(behaviours, (slots,) * len(behaviours))
     size = layout.size
     parts = [np.zeros((size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)]
-    world = UnityWorld(layout, Rows(layout, parts), zeros((), size))
+    world = AgentSlots(layout, ObsRows(layout, parts), zeros((), size))
     world.parts = parts
     return world
 
@@ -55,7 +55,7 @@ def row(world, action, *agents):
     reply = world.act(np.asarray(action, np.float32).reshape(world.layout.size, -1))
     if reply is None:
         assert not agents, "the player waits for a row"
-        world.deliver()
+        world.enter_agents()
     else:
         assert world.read(output(*agents))
     sent = None
@@ -73,7 +73,7 @@ def row(world, action, *agents):
         "terminated": flags.terminated.tolist(),
         "truncated": flags.truncated.tolist(),
         "diverged": flags.diverged.tolist(),
-        "asked": world.asked.tolist(),
+        "asked": world.acting.tolist(),
     }
 
 
@@ -207,7 +207,7 @@ def test_a_reward_that_is_not_finite_ends_the_episode_as_diverged(reward):
 def test_an_observation_that_is_not_finite_is_never_returned():
     world = make_world(slots=1)
     begin(world, agent(1, np.nan))
-    assert not world.asked.any()
+    assert not world.acting.any()
     out = row(world, [0.5], agent(1, np.inf))
     assert (out["sent"], out["obs"], out["asked"]) == ({WALKER.name: [0.0]}, [0.0], [False])
     out = row(world, [0.5], agent(1, 1.0))
@@ -220,10 +220,10 @@ def test_the_agents_of_a_lost_build_diverge():
     world = make_world()
     begin(world, agent(1, 1.0))
     world.act(np.zeros((2, 1)))
-    world.abandon()
+    world.end_all()
     assert world.flags.diverged.tolist() == [True, False]
     world.read(output(agent(1, 5.0), agent(2, 6.0)))  # of the next build
-    assert world.asked.tolist() == [False, True]  # the diverged row returns nothing new
+    assert world.acting.tolist() == [False, True]  # the diverged row returns nothing new
     assert row(world, [0, 0])["obs"] == [6.0, 5.0]
 
 
@@ -468,6 +468,6 @@ def test_agents_with_new_ids_reuse_slots_while_another_behaviour_completes_its_p
         receive=lambda: told.pop(0),
         send=lambda reply: None,
     )
-    layout = probe(player, {})
+    layout = read_layout(player, {})
     assert not told  # until agent 9 has decided twice
     assert dict(zip(layout.names, layout.capacities, strict=True)) == {"Runner": 1, "Walker": 1}

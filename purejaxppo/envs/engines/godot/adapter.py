@@ -18,9 +18,9 @@ from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.engines import game_env
-from purejaxppo.envs.engines.game_env import GameEnv, count_games, errors_of, first_game
-from purejaxppo.envs.engines.godot.game import Game, Launch
-from purejaxppo.envs.engines.godot.games import Games
+from purejaxppo.envs.engines.game_env import GameEnv, count_games, game_errors, read_agents
+from purejaxppo.envs.engines.godot.game import GodotGame, GodotLaunch
+from purejaxppo.envs.engines.godot.games import GodotGames
 from purejaxppo.envs.engines.process import EDITOR, EngineError, has_display, runnable
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
@@ -28,7 +28,7 @@ from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.workers.errors import MakeError, SimulatorError
 from purejaxppo.envs.options import Option, with_defaults
 
-notice = logging.getLogger("purejaxppo")
+logger = logging.getLogger("purejaxppo")
 
 OPTIONS = {
     **game_env.OPTIONS,
@@ -42,7 +42,7 @@ OPTIONS = {
     ),
     "port": game_env.port(11008),
 }
-PROGRAMS = ("godot", "godot4")
+EDITOR_PROGRAMS = ("godot", "godot4")
 SEED_STRIDE = 100_003
 """Distance between the seeds of two runs' games."""
 
@@ -90,22 +90,22 @@ def make(
     def first_seed(update: int) -> int:
         return seed_at(2 * seed + evaluation, update) * SEED_STRIDE % 2**31
 
-    with errors_of(config.name):
-        layout, waiting = first_game(
+    with game_errors(config.name):
+        layout, started = read_agents(
             launch,
-            lambda: Game(launch, 0, first_seed(0)),
-            Game.connect,
+            lambda: GodotGame(launch, 0, first_seed(0)),
+            GodotGame.connect,
             editor=editor,
             keep=not (evaluation or first),
         )
-    count = count_games(config, layout, waiting, num_envs, evaluation=evaluation)
-    if waiting and not evaluation:  # nobody else may take it
-        waiting = [waiting.pop()]
+    count = count_games(config, layout, started, num_envs, evaluation=evaluation)
+    if started and not evaluation:  # nobody else may take it
+        started = [started.pop()]
 
-    def make_games(count: int, update: int) -> CallbackPool[Games]:
-        begin = (first_seed(update) + first // layout.size) % 2**31
-        with errors_of(config.name):
-            games = Games(launch, begin, count, waiting)
+    def make_games(count: int, update: int) -> CallbackPool[GodotGames]:
+        seed = (first_seed(update) + first // layout.size) % 2**31
+        with game_errors(config.name):
+            games = GodotGames(launch, seed, count, started)
             if games.layout != layout:
                 games.close()
                 raise EngineError(
@@ -114,19 +114,19 @@ def make(
                 )
         return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
 
-    return GameEnv(make_games, layout, count, waiting, editor=editor)
+    return GameEnv(make_games, layout, count, started, editor=editor)
 
 
 def _has_display_for_video(name: str) -> bool:
     """True if there is a display; otherwise warns what the video shows."""
-    there = has_display()
-    if not there:
-        notice.warning(
+    found = has_display()
+    if not found:
+        logger.warning(
             "%s: no display found. The video shows the observations of the first agent. To record "
             "the game, run the command with xvfb-run.",
             name,
         )
-    return there
+    return found
 
 
 def _check_limit(config: EnvConfig) -> None:
@@ -138,10 +138,10 @@ def _check_limit(config: EnvConfig) -> None:
         )
 
 
-def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
+def _launch(path: str, name: str, options: dict[str, Any]) -> GodotLaunch:
     """Start of the game called `name`."""
     if path == EDITOR:
-        return Launch((), options["timeout"], port=options["port"])
+        return GodotLaunch((), options["timeout"], port=options["port"])
     if options["show"] and not has_display():
         raise MakeError(
             "env.options.show = true: no display found. Use false, or run the command with "
@@ -154,7 +154,7 @@ def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
         if options[key]:
             flags.append(f"--{key}={options[key]:g}")
     command = [*_program(Path(path), name, options), *flags, *shlex.split(options["arguments"])]
-    return Launch(tuple(command), options["timeout"], options["restarts"])
+    return GodotLaunch(tuple(command), options["timeout"], options["restarts"])
 
 
 def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
@@ -182,15 +182,19 @@ def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
 
 def _editor(name: str, option: str) -> str:
     """The program of the editor, which runs projects that were not exported."""
-    given = option or os.environ.get("GODOT", "")
-    found = [shutil.which(program) for program in ((given,) if given else PROGRAMS)]
-    program = next((program for program in found if program), None)
+    program_name = option or os.environ.get("GODOT", "")
+    paths = [
+        shutil.which(program) for program in ((program_name,) if program_name else EDITOR_PROGRAMS)
+    ]
+    program = next((program for program in paths if program), None)
     if program is None:
-        where = (
-            f"{given} was not found" if given else f"PATH does not contain {' or '.join(PROGRAMS)}"
+        problem = (
+            f"{program_name} was not found"
+            if program_name
+            else f"PATH does not contain {' or '.join(EDITOR_PROGRAMS)}"
         )
         raise MakeError(
-            f"env.name = {name}: a project folder needs the editor of Godot 4, but {where}. Set "
+            f"env.name = {name}: a project folder needs the editor of Godot 4, but {problem}. Set "
             f"env.options.godot or the environment variable GODOT, or export the game."
         )
     return program
@@ -206,7 +210,7 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
         return
     command = [editor, "--headless", "--path", str(project), "--import"]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             check=False,
             stdin=subprocess.DEVNULL,
@@ -221,8 +225,8 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
             f"{name}: importing its assets took longer than {timeout:g} s. Raise "
             f"env.options.timeout, or open the project in the editor once."
         ) from None
-    if done.returncode:
-        raise SimulatorError(f"{name}: importing its assets failed:\n{done.stdout[-2000:]}")
+    if result.returncode:
+        raise SimulatorError(f"{name}: importing its assets failed:\n{result.stdout[-2000:]}")
 
 
 FAMILY = Family(

@@ -10,8 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.engines.godot.spaces import BAD, GodotLayout, layout_of
-from purejaxppo.envs.engines.godot.wire import SHOWN, VERSION, Message, Wire, WireError
+from purejaxppo.envs.engines.godot.spaces import VALUE_ERRORS, GodotLayout, layout_of
+from purejaxppo.envs.engines.godot.wire import (
+    HANDSHAKE,
+    QUOTED_CHARACTERS,
+    Message,
+    Wire,
+    WireError,
+)
 from purejaxppo.envs.engines.process import (
     EngineError,
     GameHandle,
@@ -22,14 +28,14 @@ from purejaxppo.envs.engines.process import (
 )
 from purejaxppo.envs.host.workers.errors import MakeError
 
-notice = logging.getLogger("purejaxppo")
+logger = logging.getLogger("purejaxppo")
 
-ASK_SECONDS = 1.0  # limit for sending the first messages, which fit into the buffer
-MOST_WIRES = 64  # connections without an answer; beyond it, the oldest is dropped
+SEND_SECONDS = 1.0  # limit for sending the first messages, which fit into the buffer
+MAX_WIRES = 64  # connections without an answer; beyond it, the oldest is dropped
 
 
 @dataclass(frozen=True)
-class Launch:
+class GodotLaunch:
     """Start of games.
 
     Args:
@@ -47,7 +53,7 @@ class Launch:
     record: bool = False
 
 
-class Game:
+class GodotGame:
     """One game: its process and its connection.
 
     Args:
@@ -56,7 +62,7 @@ class Game:
         seed: of its generator.
     """
 
-    def __init__(self, launch: Launch, number: int, seed: int) -> None:
+    def __init__(self, launch: GodotLaunch, number: int, seed: int) -> None:
         """Starts the game, and does not wait for it."""
         self.number = number
         self._launch = launch
@@ -77,7 +83,7 @@ class Game:
             self.engine = GameProcess(f"game {number}", command, folder)
         else:
             self.engine = GameHandle(f"the game on port {launch.port}")
-            notice.warning("Press Play in Godot's editor within %g s.", launch.timeout)
+            logger.warning("Press Play in Godot's editor within %g s.", launch.timeout)
 
     def connect(self) -> GodotLayout:
         """Waits for the game, and requests its spaces; returns them at once if they are known.
@@ -94,7 +100,7 @@ class Game:
         wires: list[Wire] = []
 
         def attempt(wait_seconds: float) -> Message | None:
-            return self._answered(wires, wait_seconds)
+            return self._description(wires, wait_seconds)
 
         try:
             info = self.engine.wait_for(attempt, "connect", seconds)
@@ -111,7 +117,7 @@ class Game:
             raise MakeError(f"{self.engine.name}: {error}") from error
         return self.layout
 
-    def _answered(self, wires: list[Wire], seconds: float) -> Message | None:
+    def _description(self, wires: list[Wire], seconds: float) -> Message | None:
         """Returns the description that a connection has sent; None after `seconds` without one.
 
         Args:
@@ -125,7 +131,7 @@ class Game:
             with self._dropped_after_error(wires, wire):
                 message = wire.poll()
                 if message is not None and message.get("type") != "env_info":
-                    raise WireError(f"sent {str(message)[:SHOWN]}")
+                    raise WireError(f"sent {str(message)[:QUOTED_CHARACTERS]}")
                 if message is not None:
                     wires.remove(wire)
                     self._wire = wire
@@ -135,9 +141,9 @@ class Game:
             wire = Wire(connection)
             wires.append(wire)
             with self._dropped_after_error(wires, wire):
-                wire.send(VERSION, ASK_SECONDS)
-                wire.send({"type": "env_info"}, ASK_SECONDS)
-        if len(wires) > MOST_WIRES:
+                wire.send(HANDSHAKE, SEND_SECONDS)
+                wire.send({"type": "env_info"}, SEND_SECONDS)
+        if len(wires) > MAX_WIRES:
             with self._dropped_after_error(wires, wires[0]):
                 raise WireError("did not reply")
         return None
@@ -150,7 +156,7 @@ class Game:
         except WireError as error:
             wires.remove(wire)
             wire.close()
-            notice.warning(
+            logger.warning(
                 "%s: closed the connection of another program, which %s",
                 self.engine.name,
                 str(error) or "closed its end",
@@ -162,18 +168,18 @@ class Game:
         try:
             self._wire.send(message, self._launch.timeout)
         except WireError as error:
-            raise self._named(error, "read a message") from None
+            raise self._game_error(error, "read a message") from None
 
-    def act(self, actions: list[Message]) -> None:
+    def send_actions(self, actions: list[Message]) -> None:
         """Sends one action for each agent."""
         assert self._wire is not None
         assert self.layout is not None
         assert len(actions) == self.layout.size  # the game accepts fewer, and goes on
-        if self._wire.surplus():
+        if self._wire.has_unread():
             raise self.engine.error("sent a message without a request. Send one reply per request")
         self.send({"type": "action", "action": actions})
 
-    def answer(self, eager: float = 0.0) -> Message:
+    def receive_step(self, eager: float = 0.0) -> Message:
         """The result of the actions that were sent; for `eager` seconds it is waited for awake.
 
         Returns:
@@ -186,7 +192,7 @@ class Game:
             message["info"] = message.get("info") or [{}] * size
             lists = [message[key] for key in ("obs", "reward", "done", "info")]
             counts = [len(x) if isinstance(x, list) else -1 for x in lists]
-        except BAD:
+        except VALUE_ERRORS:
             raise self.engine.error("sent a step reply without obs, reward and done") from None
         if counts != [size] * 4:
             raise self.engine.error(
@@ -203,8 +209,8 @@ class Game:
         """
         assert self.layout is not None
         self._receive("reset", "reset")
-        self.act(self.layout.nothing)
-        obs: list[Message] = self.answer()["obs"]
+        self.send_actions(self.layout.zero_actions)
+        obs: list[Message] = self.receive_step()["obs"]
         return obs
 
     def render_frame(self) -> np.ndarray | None:
@@ -224,15 +230,15 @@ class Game:
 
     def close(self) -> None:
         """Ends the connection and the game; a second call does nothing."""
-        self.release()
+        self.request_exit()
         self.engine.close()
 
     def kill(self) -> None:
         """Ends a game that may hang, at once, and keeps its log."""
-        self.release()
+        self.request_exit()
         self.engine.kill()
 
-    def release(self) -> None:
+    def request_exit(self) -> None:
         """Asks the game to quit and closes the connection."""
         wire, self._wire = self._wire, None
         if wire is not None:
@@ -240,7 +246,7 @@ class Game:
                 wire.send({"type": "close"}, 0.1)
             wire.close()
         self._server.close()
-        self.engine.release()
+        self.engine.request_exit()
 
     def _receive(self, kind: str, doing: str, eager: float = 0.0) -> Message:
         """The next message, which is to be of one type."""
@@ -248,14 +254,14 @@ class Game:
         try:
             message = self._wire.receive(self._launch.timeout, eager)
         except WireError as error:
-            raise self._named(error, doing) from None
+            raise self._game_error(error, doing) from None
         if message.get("type") != kind:
             raise self.engine.error(
                 f"sent a message of type {str(message.get('type'))[:40]!r}, expected {kind!r}"
             )
         return message
 
-    def _named(self, error: WireError, doing: str) -> EngineError:
+    def _game_error(self, error: WireError, doing: str) -> EngineError:
         """Convert a connection's error to the game's; an empty one means that the game ended."""
-        words = str(error)
-        return self.engine.error(words) if words else self.engine.death(doing)
+        problem = str(error)
+        return self.engine.error(problem) if problem else self.engine.exit_error(doing)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.engines.godot.game import Game, Launch
-from purejaxppo.envs.engines.godot.spaces import BAD, GodotLayout
+from purejaxppo.envs.engines.godot.game import GodotGame, GodotLaunch
+from purejaxppo.envs.engines.godot.spaces import VALUE_ERRORS, GodotLayout
 from purejaxppo.envs.engines.godot.wire import Message, WireError
-from purejaxppo.envs.engines.process import EngineError, Fleet, GameProcess
+from purejaxppo.envs.engines.process import EngineError, GameGroup, GameProcess
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK, diverged_value, short_number, tree_of
@@ -25,7 +25,7 @@ TERMINAL = "terminal_observation"
 """With `truncated`, the part of an agent's info that holds the last observation of its episode."""
 
 
-class Games:
+class GodotGames:
     """Games with the same agents; row = game * A + agent.
 
     Args:
@@ -40,40 +40,40 @@ class Games:
     """
 
     def __init__(
-        self, launch: Launch, seed: int, count: int = 1, waiting: list[Game] | None = None
+        self, launch: GodotLaunch, seed: int, count: int = 1, started: list[GodotGame] | None = None
     ) -> None:
         """Starts the games, and waits for them."""
 
-        def start(number: int, seed: int) -> Game:
-            return waiting.pop() if waiting else Game(launch, number, seed)
+        def start(number: int, seed: int) -> GodotGame:
+            return started.pop() if started else GodotGame(launch, number, seed)
 
-        self.fleet = Fleet(start, seed, launch.restarts)
-        self._games = self.fleet.games
-        with self.fleet.ended_after_error():
-            self.fleet.extend(count)
+        self.group = GameGroup(start, seed, launch.restarts)
+        self._games = self.group.games
+        with self.group.killed_after_error():
+            self.group.extend(count)
             self.layout = self._games[0].connect()
             for game in self._games[1:]:
                 self._connect(game)
         self.size = self.layout.size
         self._eager = EAGER_SECONDS if count < cpu_cores() else 0.0
-        self._over = [True] * count  # the game is to be reset, or is a new one
+        self._needs_reset = [True] * count  # the game is to be reset, or is a new one
         self._skipped = np.zeros(count * self.size, bool)  # the row after one that was truncated
-        self._calm = False  # no game is to be reset, and no row skipped
-        self._broken: set[int] = set()
-        self._first: list[list[Message]] = [[] for _ in range(count)]
+        self._all_running = False  # no game is to be reset, and no row skipped
+        self._failed: set[int] = set()
+        self._first_obs: list[list[Message]] = [[] for _ in range(count)]
         self.diverged_value = ""
         """See `bridge.Pool`."""
 
     def reset(self, seed: int) -> Any:
         """Starts new episodes of all agents: -> obs [N, ...]; games are seeded when they start."""
         del seed
-        self.fleet.check()
-        self._over, self._calm = [True] * len(self._games), False
+        self.group.check()
+        self._needs_reset, self._all_running = [True] * len(self._games), False
         self._skipped[:] = False
-        with self.fleet.ended_after_error():
+        with self.group.killed_after_error():
             self._begin_resets()
             first = [self._finish_reset(index) for index in range(len(self._games))]
-        self._over, self._calm = [False] * len(self._games), True
+        self._needs_reset, self._all_running = [False] * len(self._games), True
         return self._tree(parse(self.layout, first).obs)
 
     def step(self, action: Any) -> EnvStep:
@@ -82,28 +82,28 @@ class Games:
         A game that is to be reset ignores its agents' actions, and so does the row after one that
         was truncated: these are zeros.
         """
-        self.fleet.check()
+        self.group.check()
         messages = self.layout.write(action)
-        if not self._calm:
+        if not self._all_running:
             for row in np.flatnonzero(self._skipped):
-                messages[row] = self.layout.nothing[row % self.size]
-        with self.fleet.ended_after_error():
+                messages[row] = self.layout.zero_actions[row % self.size]
+        with self.group.killed_after_error():
             self._send(messages)
-            replies = [self._reply(index) for index in range(len(self._games))]
-            if self._calm and not self._broken:
-                out = uneventful(self.layout, replies)
+            replies = [self._receive_step(index) for index in range(len(self._games))]
+            if self._all_running and not self._failed:
+                out = parse_running(self.layout, replies)
                 if out is not None:
                     return out._replace(obs=self._tree(out.obs))
-            out = self._parse_surviving(replies)
+            out = self._parse_or_restart(replies)
         for flag in (out.terminated, out.truncated):
             flag[self._skipped] = False
         out.reward[self._skipped] = 0
         out = out._replace(diverged=~bounded(out), at_once=out.terminated.copy())
-        self._over = [False] * len(self._games)
+        self._needs_reset = [False] * len(self._games)
         self._skipped = out.truncated.copy()
-        if self._broken or out.diverged.any():
-            self._contain(out)
-        self._calm = not (any(self._over) or self._skipped.any())
+        if self._failed or out.diverged.any():
+            self._end_diverged(out)
+        self._all_running = not (any(self._needs_reset) or self._skipped.any())
         return out._replace(obs=self._tree(out.obs))
 
     @property
@@ -118,14 +118,14 @@ class Games:
 
     def close(self) -> None:
         """Ends the games; a second call does nothing."""
-        self.fleet.close()
+        self.group.close()
 
-    def _connect(self, game: Game) -> None:
+    def _connect(self, game: GodotGame) -> None:
         if game.connect() != self.layout:
             raise game.engine.error("has different agents or spaces than game 0")
 
     @contextlib.contextmanager
-    def _surviving(self, index: int) -> Iterator[None]:
+    def _restarting_after_error(self, index: int) -> Iterator[None]:
         """Restarts a game that fails, if restarts are left; its episodes end at this step.
 
         Raises:
@@ -137,24 +137,24 @@ class Games:
             self._restart(index, error)
 
     def _restart(self, index: int, error: EngineError) -> None:
-        self.fleet.restart(index, error)
-        self._broken.add(index)
+        self.group.restart(index, error)
+        self._failed.add(index)
 
     def _send(self, messages: list[Message]) -> None:
         """Sends all games their rows' actions or a reset, and returns while they step."""
         self._begin_resets()
         for index, game in enumerate(self._games):
-            if not self._over[index]:
+            if not self._needs_reset[index]:
                 try:
-                    game.act(messages[index * self.size : (index + 1) * self.size])
+                    game.send_actions(messages[index * self.size : (index + 1) * self.size])
                 except EngineError as error:
                     self._restart(index, error)
 
     def _begin_resets(self) -> None:
         """Sends a reset to games that are over."""
         for index, game in enumerate(self._games):
-            if self._over[index] and game.layout is not None:
-                with self._surviving(index):
+            if self._needs_reset[index] and game.layout is not None:
+                with self._restarting_after_error(index):
                     game.send({"type": "reset"})
 
     def _finish_reset(self, index: int) -> Message:
@@ -162,53 +162,53 @@ class Games:
         tries = 0
         while tries < TRIES:
             game = self._games[index]
-            with self._surviving(index):
+            with self._restarting_after_error(index):
                 if game.layout is None:
                     self._connect(game)
                     game.send({"type": "reset"})
-                self._first[index] = game.finish_reset()
-                first = self._parse_one(index, self._uneventful(index))
+                self._first_obs[index] = game.finish_reset()
+                first = self._parse_one(index, self._placeholder(index))
                 if bounded(first).all():
-                    self._broken.discard(index)
-                    return self._uneventful(index)
+                    self._failed.discard(index)
+                    return self._placeholder(index)
                 tries += 1
                 game.send({"type": "reset"})
         raise self._games[index].engine.error(
-            f"sent {self._value(first)} after {TRIES} resets. Observations must be finite and "
-            f"within ±{short_number(LARGEST)}"
+            f"sent {self._diverged_value(first)} after {TRIES} resets. Observations must be "
+            f"finite and within ±{short_number(LARGEST)}"
         )
 
-    def _uneventful(self, index: int) -> Message:
+    def _placeholder(self, index: int) -> Message:
         """An answer with a game's first observations, and without rewards and ends."""
         size = self.size
         return {
-            "obs": self._first[index],
+            "obs": self._first_obs[index],
             "reward": [0.0] * size,
             "done": [False] * size,
             "info": [{}] * size,
         }
 
-    def _reply(self, index: int) -> Message:
+    def _receive_step(self, index: int) -> Message:
         """A game's answer; for a broken game a placeholder, which is not read."""
-        if self._over[index]:
+        if self._needs_reset[index]:
             return self._finish_reset(index)
-        if index not in self._broken:
+        if index not in self._failed:
             try:
-                return self._games[index].answer(self._eager)
+                return self._games[index].receive_step(self._eager)
             except EngineError as error:
                 self._restart(index, error)
-        return self._uneventful(index)
+        return self._placeholder(index)
 
-    def _parse_surviving(self, replies: list[Message]) -> EnvStep:
+    def _parse_or_restart(self, replies: list[Message]) -> EnvStep:
         """All answers as arrays; games with values of the wrong kind are broken."""
         try:
             return parse(self.layout, replies, self._skipped)
-        except (WireError, *BAD):
+        except (WireError, *VALUE_ERRORS):
             for index, reply in enumerate(replies):
-                with self._surviving(index):
+                with self._restarting_after_error(index):
                     self._parse_one(index, reply)
-                if index in self._broken:
-                    replies[index] = self._uneventful(index)
+                if index in self._failed:
+                    replies[index] = self._placeholder(index)
             return parse(self.layout, replies, self._skipped)
 
     def _parse_one(self, index: int, reply: Message) -> EnvStep:
@@ -217,32 +217,32 @@ class Games:
             return parse(self.layout, [reply])
         except WireError as error:
             raise engine.error(str(error)) from None
-        except BAD:
+        except VALUE_ERRORS:
             raise engine.error(
                 f"sent a reward that is not a number, or a done that is not true or false: "
                 f"reward {str(reply['reward'])[:80]}, done {str(reply['done'])[:80]}"
             ) from None
 
-    def _value(self, out: EnvStep) -> str:
+    def _diverged_value(self, out: EnvStep) -> str:
         """The first value of any agent that diverged."""
         row = bounded(out).argmin()
         paths = [leaf.path for leaf in self.layout.leaves]
         obs = zip(paths, (part[row] for part in out.obs), strict=True)
         return diverged_value(out.reward[row], obs)
 
-    def _contain(self, out: EnvStep) -> None:
+    def _end_diverged(self, out: EnvStep) -> None:
         """Ends all episodes of games that broke or returned NaN, which are reset at the next step.
 
         Rows with NaN have diverged, as have all of a broken game; the others are truncated.
         """
         bad = out.diverged
         if bad.any():
-            self.diverged_value = self._value(out)
+            self.diverged_value = self._diverged_value(out)
         games = bad.reshape(-1, self.size)
-        games[list(self._broken)] = True
-        self._broken.clear()
-        self._over = games.any(axis=1).tolist()
-        over = np.repeat(self._over, self.size)
+        games[list(self._failed)] = True
+        self._failed.clear()
+        self._needs_reset = games.any(axis=1).tolist()
+        over = np.repeat(self._needs_reset, self.size)
         for part, leaf in zip(out.obs, self.layout.leaves, strict=True):
             part[bad] = MASK in leaf.path  # a mask must allow something
         out.reward[bad] = 0
@@ -256,18 +256,18 @@ class Games:
         return tree_of(self.layout.observation, arrays)
 
 
-def uneventful(layout: GodotLayout, replies: list[Message]) -> EnvStep | None:
+def parse_running(layout: GodotLayout, replies: list[Message]) -> EnvStep | None:
     """Most steps, as `parse` returns them: no episode ends and nothing diverges. None for others.
 
     A step of `parse` and its checks takes 50 us, this one 10.
     """
-    obs, rewards, dones = joined(replies, "obs", "reward", "done")
+    obs, rewards, dones = concatenated(replies, "obs", "reward", "done")
     if any(done is not False for done in dones):
         return None
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             reward, arrays = np.array(rewards, np.float32), list(layout.read(obs))
-    except (WireError, *BAD):
+    except (WireError, *VALUE_ERRORS):
         return None
     for part in (reward, *arrays):
         if part.dtype == np.float32 and not np.vdot(part, part) <= LARGEST**2:  # none is larger
@@ -285,14 +285,14 @@ def parse(
 
     Args:
         layout: of each game.
-        replies: of all games, as `Game.answer` returns them.
+        replies: of all games, as `Game.receive_step` returns them.
         skipped: bool [N], rows that are not steps; their ends are ignored.
 
     Raises:
         WireError: an observation is not in its space.
-        ValueError: a reward is not a number, or an end is not true or false; or another of `BAD`.
+        ValueError: a reward or an end has the wrong type; or another of `VALUE_ERRORS`.
     """
-    obs, rewards, dones, infos = joined(replies, "obs", "reward", "done", "info")
+    obs, rewards, dones, infos = concatenated(replies, "obs", "reward", "done", "info")
     with np.errstate(over="ignore", invalid="ignore"):  # contained like NaN
         reward, done = np.array(rewards, np.float32), np.array(dones)
         if reward.ndim != 1 or done.ndim != 1 or done.dtype.kind not in "biuf":
@@ -317,6 +317,6 @@ def bounded(out: EnvStep) -> np.ndarray:
     return ok
 
 
-def joined(replies: list[Message], *keys: str) -> list[list[Any]]:
+def concatenated(replies: list[Message], *keys: str) -> list[list[Any]]:
     """For each key the lists of all games' answers, one after the other."""
     return [[value for reply in replies for value in reply[key]] for key in keys]

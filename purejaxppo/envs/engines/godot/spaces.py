@@ -19,8 +19,8 @@ from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of,
 
 IMAGE = "2d"
 """Names of observations that contain it are images."""
-RGB, RGBA, MOST_AGENTS = 3, 4, 10_000
-BAD = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
+RGB, RGBA, MAX_AGENTS = 3, 4, 10_000
+VALUE_ERRORS = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
 """Errors of code that reads values of the wrong kind."""
 
 
@@ -49,11 +49,11 @@ class Part:
         """
         try:
             return self._array(values)
-        except BAD:
+        except VALUE_ERRORS:
             for i, value in enumerate(values):
                 try:
                     self._array([value])
-                except BAD as error:
+                except VALUE_ERRORS as error:
                     raise self._error(i, value, error) from None
             raise WireError(
                 f"sent observations {self.name!r} with different shapes. Send the same shape for "
@@ -94,19 +94,19 @@ class Part:
         return pixels.reshape(height, width, sent)[:, :, :channels]
 
     def _error(self, agent: int, value: Any, error: Exception) -> WireError:
-        there = f"{self.name!r} of agent {agent}"
+        source = f"{self.name!r} of agent {agent}"
         if self.is_image and not isinstance(value, str):
             return WireError(
-                f"sent no image for {there}: a camera needs a display. Set env.options.show = "
+                f"sent no image for {source}: a camera needs a display. Set env.options.show = "
                 f"true. Without a display, also run the command with xvfb-run"
             )
-        words = str(error) if self.is_image or isinstance(self.space, Discrete) else ""
+        reason = str(error) if self.is_image or isinstance(self.space, Discrete) else ""
         if isinstance(self.space, Box) and isinstance(value, list) and not self.is_image:
             size = math.prod(self.space.shape)
-            words = f"{len(value)} values, expected {size}" if len(value) != size else words
+            reason = f"{len(value)} values, expected {size}" if len(value) != size else reason
         return WireError(
-            f"sent an observation {there} that does not match get_obs_space: "
-            f"{words or str(value)[:80]}"
+            f"sent an observation {source} that does not match get_obs_space: "
+            f"{reason or str(value)[:80]}"
         )
 
 
@@ -157,7 +157,7 @@ class GodotLayout:
         if same and len(set(policies)) == 1:
             self.observation, self.action = first.observation, first.action
         else:
-            self.team = _team(agents)
+            self.team = _make_team(agents)
             self.observation, self.action = self.team.row, self.team.action
         self.leaves: tuple[Leaf, ...] = tuple(leaves(self.observation))
 
@@ -184,36 +184,36 @@ class GodotLayout:
             WireError: they are not in their spaces.
         """
         if self.team is None:
-            yield from self._alike(self.agents[0].parts, obs)
+            yield from self._read_parts(self.agents[0].parts, obs)
             return
         size = self.size
-        games = [self._joined(obs[i : i + size]) for i in range(0, len(obs), size)]
+        games = [self._padded(obs[i : i + size]) for i in range(0, len(obs), size)]
         for parts in zip(*games, strict=True):
             yield np.concatenate(parts)
 
-    def _joined(self, obs: list[Message]) -> list[np.ndarray]:
+    def _padded(self, obs: list[Message]) -> list[np.ndarray]:
         """One game's observations, padded to common spaces."""
         assert self.team is not None
-        team, own, masks = self.team, [], []
+        team, observations, masks = self.team, [], []
         for agent, message in zip(self.agents, obs, strict=True):
-            arrays = [array[0] for array in self._alike(agent.parts, [message])]
+            arrays = [array[0] for array in self._read_parts(agent.parts, [message])]
             names = [part.name for part in agent.parts]
             tree = dict(zip(names, arrays, strict=True)) if len(arrays) > 1 else arrays[0]
             value, mask = split_mask_off(tree, agent.observation)
-            own.append(value)
+            observations.append(value)
             masks.append(mask)
-        rows: dict[str, Any] = {"agent": np.arange(self.size), "obs": team.join(own, np)}
+        rows: dict[str, Any] = {"agent": np.arange(self.size), "obs": team.join(observations, np)}
         if team.mask is not None:
             rows[MASK] = team.join_masks(masks, np)
         return list(arrays_of(team.row, rows))
 
     @staticmethod
-    def _alike(parts: tuple[Part, ...], obs: list[Message]) -> Iterator[np.ndarray]:
+    def _read_parts(parts: tuple[Part, ...], obs: list[Message]) -> Iterator[np.ndarray]:
         """Observations of agents of one space, part by part."""
         for part in parts:
             try:
                 values = [message[part.name] for message in obs]
-            except BAD:
+            except VALUE_ERRORS:
                 raise WireError(
                     f"sent an observation without {part.name!r}. Return it from get_obs"
                 ) from None
@@ -228,7 +228,10 @@ class GodotLayout:
             values = [lists.get(name) or lists[""] for name in names]
             return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         return [
-            {name: _own((lists.get(name) or lists[""])[i], space) for name, space in agent.actions}
+            {
+                name: _unpad((lists.get(name) or lists[""])[i], space)
+                for name, space in agent.actions
+            }
             for i, agent in self._rows(len(next(iter(lists.values()))))
         ]
 
@@ -237,7 +240,7 @@ class GodotLayout:
         return zip(range(count), itertools.cycle(self.agents), strict=False)
 
     @functools.cached_property
-    def nothing(self) -> list[Message]:
+    def zero_actions(self) -> list[Message]:
         """Actions of zeros, of one game."""
         zeros = example(self.action)
         if isinstance(zeros, dict):
@@ -245,14 +248,14 @@ class GodotLayout:
         return self.write(np.stack([zeros] * self.size))
 
 
-def _own(value: Any, space: Box | Discrete) -> Any:
+def _unpad(value: Any, space: Box | Discrete) -> Any:
     """An agent's own action, of a padded one."""
     if isinstance(space, Discrete):
         return min(value, space.n - 1)
     return value[: space.shape[0]]
 
 
-def _team(agents: tuple[GodotAgent, ...]) -> Team:
+def _make_team(agents: tuple[GodotAgent, ...]) -> Team:
     split = [split_mask(agent.observation) for agent in agents]
     try:
         return Team(
@@ -279,9 +282,9 @@ def layout_of(info: Message) -> GodotLayout:
             f"its env_info message has no {missing[0]}. Use the plugin of Godot RL Agents."
         )
     count = info["n_agents"]
-    if not _whole(count, 1) or count > MOST_AGENTS:
+    if not _is_integer(count, 1) or count > MAX_AGENTS:
         raise MakeError(
-            f"n_agents = {count!r}: the group AGENT must have 1 to {MOST_AGENTS:,} nodes."
+            f"n_agents = {count!r}: the group AGENT must have 1 to {MAX_AGENTS:,} nodes."
         )
     spaces = [
         _repeated(info[key], key, int(count)) for key in ("observation_space", "action_space")
@@ -321,7 +324,7 @@ def _observation(name: str, space: Any) -> Box | Discrete:
     kind = space.get("space") if isinstance(space, dict) else None
     size = space.get("size") if isinstance(space, dict) else None
     sizes = size if isinstance(size, list) else [size]
-    if kind not in ("box", "discrete") or not sizes or not all(_whole(n, 1) for n in sizes):
+    if kind not in ("box", "discrete") or not sizes or not all(_is_integer(n, 1) for n in sizes):
         raise MakeError(
             f"observation {name!r}: invalid space {space!r}. Return one from get_obs_space such as "
             f'{{"size": [4], "space": "box"}} or {{"size": 4, "space": "discrete"}}.'
@@ -349,7 +352,7 @@ def _actions(spaces: Mapping[str, Any]) -> tuple[tuple[str, Box | Discrete], ...
 def _action(name: str, space: Any) -> Box | Discrete:
     """The space of one part of an action."""
     kind, size = (space.get(key) if isinstance(space, dict) else None for key in _ACTION)
-    if kind not in ("continuous", "discrete") or not _whole(size, 1):
+    if kind not in ("continuous", "discrete") or not _is_integer(size, 1):
         raise MakeError(
             f"action {name!r}: invalid space {space!r}. Return one from get_action_space like "
             f'{{"size": 2, "action_type": "continuous"}}; "discrete" is the other type'
@@ -360,7 +363,7 @@ def _action(name: str, space: Any) -> Box | Discrete:
 _ACTION = ("action_type", "size")
 
 
-def _whole(value: Any, least: int) -> TypeGuard[float]:
+def _is_integer(value: Any, least: int) -> TypeGuard[float]:
     """True for a whole number; False for a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value) and value == int(value) and value >= least

@@ -17,10 +17,10 @@ from purejaxppo.envs.engines.process import EngineError
 
 LARGEST_FRAME = 1 << 26  # bytes of one message: 64 MiB, eight agents with eight megapixels each
 CHUNK = 1 << 16  # bytes; for more, Python allocates memory at each call
-VERSION = {"type": "handshake", "major_version": "0", "minor_version": "7"}
+HANDSHAKE = {"type": "handshake", "major_version": "0", "minor_version": "7"}
 ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 DECODE = json.JSONDecoder().decode
-SHOWN = 80  # characters of a message that is quoted
+QUOTED_CHARACTERS = 80  # characters of a message that is quoted
 
 Message = dict[str, Any]
 
@@ -85,19 +85,19 @@ class Wire:
         Raises:
             WireError: as `receive`.
         """
-        message = self._next()
-        if message is None and self._has_read():
-            message = self._next()
+        message = self._next_message()
+        if message is None and self._read_available():
+            message = self._next_message()
         return message
 
     def fileno(self) -> int:
         """The socket's file descriptor."""
         return self._socket.fileno()
 
-    def surplus(self) -> bool:
+    def has_unread(self) -> bool:
         """True if the game has sent more than was requested."""
         try:
-            return bool(self._received) or (bool(self._arrival.poll(0)) and self._has_read())
+            return bool(self._received) or (bool(self._arrival.poll(0)) and self._read_available())
         except WireError:  # it has closed its end, which the next call finds
             return False
 
@@ -113,7 +113,7 @@ class Wire:
         finally:
             self._socket.setblocking(False)
 
-    def _has_read(self) -> bool:
+    def _read_available(self) -> bool:
         """Reads the bytes that have arrived; False without any."""
         try:
             data = self._socket.recv(CHUNK)
@@ -126,7 +126,7 @@ class Wire:
         self._received += data
         return True
 
-    def _next(self) -> Message | None:
+    def _next_message(self) -> Message | None:
         """Removes the first message from the bytes that were received; None if it is not whole."""
         if len(self._received) < 4:
             return None
@@ -155,5 +155,5 @@ def _message(data: bytes) -> Message:
 
 def quoted(data: bytes) -> str:
     """The beginning of a message, printable."""
-    text = ascii(data[:SHOWN].decode(errors="replace"))
-    return text if len(data) <= SHOWN else f"{text}..."
+    text = ascii(data[:QUOTED_CHARACTERS].decode(errors="replace"))
+    return text if len(data) <= QUOTED_CHARACTERS else f"{text}..."

@@ -16,13 +16,13 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import ParameterValues
 from purejaxppo.envs.engines import game_env
-from purejaxppo.envs.engines.game_env import GameEnv, count_games, errors_of, first_game
+from purejaxppo.envs.engines.game_env import GameEnv, count_games, game_errors, read_agents
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.engines.unity import channels, parameters
 from purejaxppo.envs.engines.unity.behaviours import UnityLayout
 from purejaxppo.envs.engines.unity.parameters import Parameter
-from purejaxppo.envs.engines.unity.player import Player, PlayerSpec, executable
-from purejaxppo.envs.engines.unity.players import Players, probe
+from purejaxppo.envs.engines.unity.player import UnityGame, UnityLaunch, executable
+from purejaxppo.envs.engines.unity.players import UnityGames, read_layout
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, HostState, Token, repeat_for_seeds, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
@@ -98,32 +98,34 @@ def make(
             f"env.max_episode_steps = {config.max_episode_steps} is not supported by "
             f"{config.name}. Set Max Step of the agents in Unity."
         )
-    options, slots, given = split_options(config)
+    options, slots, parameter_options = split_options(config)
     values = curriculum.schedule(config.curriculum)
-    spec = _spec(name, options, _varied(config, given, _floats(values, float(evaluation))))
+    launch = _launch(
+        name, options, _varied(config, parameter_options, _floats(values, float(evaluation)))
+    )
     seed = 2 * seed + evaluation
-    with errors_of(config.name):
-        stamp = 0.0 if spec.is_editor else Path(executable(name)).stat().st_mtime
-        layout, waiting = first_game(
-            (spec, tuple(sorted(slots.items())), stamp),
-            lambda: Player(spec, _seed_after(seed, 0)),
-            lambda player: probe(player, slots),
-            editor=spec.is_editor,
+    with game_errors(config.name):
+        stamp = 0.0 if launch.is_editor else Path(executable(name)).stat().st_mtime
+        layout, started = read_agents(
+            (launch, tuple(sorted(slots.items())), stamp),
+            lambda: UnityGame(launch, _seed_after(seed, 0)),
+            lambda player: read_layout(player, slots),
+            editor=launch.is_editor,
             keep=not first,
         )
-    count = count_games(config, layout, waiting, num_envs, evaluation=evaluation)
-    if spec.is_editor and count > 1:
+    count = count_games(config, layout, started, num_envs, evaluation=evaluation)
+    if launch.is_editor and count > 1:
         raise ValueError(
             f"env.num_envs = {config.num_envs} needs {count} games, but the editor runs only one. "
             f"Use env.num_envs = {config.num_envs // count}."
         )
-    if waiting and not evaluation:  # nobody else may take it
-        waiting = [waiting.pop()]
+    if started and not evaluation:  # nobody else may take it
+        started = [started.pop()]
     return UnityEnv(
-        spec,
+        launch,
         layout,
         count,
-        waiting,
+        started,
         seed=seed,
         first=first // num_envs * count,
         restarts=options["restarts"],
@@ -141,16 +143,16 @@ class UnityEnv(GameEnv):
         waiting: see `GameEnv`.
         seed: of their generators.
         first: the number of the first player in a larger batch.
-        restarts: see `Players`.
+        restarts: see `UnityGames`.
         values: a curriculum, progress [] -> values of parameters; None: they do not change.
     """
 
     def __init__(
         self,
-        player: PlayerSpec,
+        launch: UnityLaunch,
         layout: UnityLayout,
         count: int,
-        waiting: list[Player],
+        started: list[UnityGame],
         *,
         seed: int,
         first: int,
@@ -159,83 +161,86 @@ class UnityEnv(GameEnv):
     ) -> None:
         """Prepares the batch; players are started when a program is traced."""
 
-        def make_players(count: int, update: int) -> CallbackPool[Players]:
-            begin = _seed_after(seed, update) + first
-            with errors_of(f"unity/{player.path}"):
-                players = Players(
-                    player, layout, count, seed=begin, restarts=restarts, waiting=waiting
+        def make_games(count: int, update: int) -> CallbackPool[UnityGames]:
+            first_seed = _seed_after(seed, update) + first
+            with game_errors(f"unity/{launch.path}"):
+                games = UnityGames(
+                    launch, layout, count, seed=first_seed, restarts=restarts, started=started
                 )
-                players.tell(self._now)
-            return CallbackPool(players, layout.observation, count * layout.size, absent=True)
+                games.set_parameters(self._current_values)
+            return CallbackPool(games, layout.observation, count * layout.size, absent=True)
 
         super().__init__(
-            make_players,
+            make_games,
             layout,
             count,
-            waiting,
-            editor=player.is_editor,
+            started,
+            editor=launch.is_editor,
             absent=True,
             channels_first=True,
         )
-        self.player = player
+        self.launch = launch
         self._curriculum = values
-        self._now: dict[str, float] = {}
-        self._tells: dict[int, Callable[[Token, Array], Token]] = {}
+        self._current_values: dict[str, float] = {}
+        self._setters: dict[int, Callable[[Token, Array], Token]] = {}
 
     def begin_rollout(self, state: HostState, key: Key, progress: Scalar) -> HostState:
         """Sends the players, with their next actions, the parameters at `progress`."""
         del key
         if self._curriculum is None:
             return state
-        found = self._curriculum(progress)
-        values = jnp.stack([found[name] for name in sorted(found)])
-        tell = self._tell_of(self.spec.num_envs, tuple(sorted(found)))
-        return state.replace(token=tell(state.token, values))
+        by_name = self._curriculum(progress)
+        values = jnp.stack([by_name[name] for name in sorted(by_name)])
+        set_parameters = self._parameter_setter(self.spec.num_envs, tuple(sorted(by_name)))
+        return state.replace(token=set_parameters(state.token, values))
 
-    def _tell_of(self, num_envs: int, names: tuple[str, ...]) -> Callable[[Token, Array], Token]:
+    def _parameter_setter(
+        self, num_envs: int, names: tuple[str, ...]
+    ) -> Callable[[Token, Array], Token]:
         """(token, values) -> token of a pool of `num_envs`; under vmap one call for all seeds."""
-        if num_envs in self._tells:
-            return self._tells[num_envs]
+        if num_envs in self._setters:
+            return self._setters[num_envs]
 
         @jax.custom_batching.custom_vmap
-        def tell(token: Token, values: Array) -> Token:
-            pool = self._players_of(num_envs)
+        def set_parameters(token: Token, values: Array) -> Token:
+            pool = self._games_of(num_envs)
 
             def set_values(values: Any) -> None:
-                pool.envs.tell(dict(zip(names, values.tolist(), strict=True)))
+                pool.envs.set_parameters(dict(zip(names, values.tolist(), strict=True)))
 
             return pool.send_values(set_values, token, values)
 
-        @tell.def_vmap
+        @set_parameters.def_vmap
         def fold(size: int, batched: list[bool], token: Token, values: Array) -> tuple[Token, bool]:
             token, values = (
-                x[0] if own else x for x, own in zip((token, values), batched, strict=True)
+                x[0] if is_batched else x
+                for x, is_batched in zip((token, values), batched, strict=True)
             )
-            token = self._tell_of(size * num_envs, names)(token, values)
+            token = self._parameter_setter(size * num_envs, names)(token, values)
             return repeat_for_seeds(token, size), True
 
-        self._tells[num_envs] = tell
-        return tell
+        self._setters[num_envs] = set_parameters
+        return set_parameters
 
-    def _players_of(self, num_envs: int) -> CallbackPool[Players]:
+    def _games_of(self, num_envs: int) -> CallbackPool[UnityGames]:
         """The pool of `num_envs` rows."""
-        return cast("CallbackPool[Players]", self.pool(num_envs))
+        return cast("CallbackPool[UnityGames]", self.pool(num_envs))
 
     def continue_at(self, update: int, progress: float) -> None:
         """See `HostEnv`: the players' first episodes have the parameters at `progress`, too."""
         super().continue_at(update, progress)
         if self._curriculum is not None:
-            self._now = _floats(self._curriculum, progress)
+            self._current_values = _floats(self._curriculum, progress)
 
     @property
-    def players(self) -> list[Player]:
+    def games(self) -> list[UnityGame]:
         """The players that were started."""
-        return [player for n in self._pools for player in self._players_of(n).envs.players]
+        return [player for n in self._pools for player in self._games_of(n).envs.games]
 
     def close(self) -> None:
         """Ends the players; programs that were compiled with them must not run again."""
         super().close()
-        self._tells = {}
+        self._setters = {}
 
 
 def _seed_after(seed: int, update: int) -> int:
@@ -244,10 +249,10 @@ def _seed_after(seed: int, update: int) -> int:
 
 
 def _varied(
-    config: EnvConfig, given: dict[str, Parameter], start: dict[str, float]
+    config: EnvConfig, parameter_options: dict[str, Parameter], start: dict[str, float]
 ) -> dict[str, Parameter]:
     """Parameters with the draws and the curriculum of a config; see `parameters.varied`."""
-    return parameters.varied(given, config.randomize, parameters.finite(start))
+    return parameters.varied(parameter_options, config.randomize, parameters.finite(start))
 
 
 def _floats(values: Callable[[Scalar], ParameterValues], progress: float) -> dict[str, float]:
@@ -255,7 +260,9 @@ def _floats(values: Callable[[Scalar], ParameterValues], progress: float) -> dic
     return {name: float(x) for name, x in values(progress).items()}
 
 
-def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> PlayerSpec:
+def _launch(
+    name: str, options: dict[str, Any], parameter_values: dict[str, Parameter]
+) -> UnityLaunch:
     """A player with its options."""
     settings = (
         channels.engine(channels.RESOLUTION, options["width"], options["height"]),
@@ -264,7 +271,7 @@ def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> Pl
         channels.engine(channels.TARGET_FPS, options["target_frame_rate"]),
         channels.engine(channels.CAPTURE_FPS, options["capture_frame_rate"]),
     )
-    return PlayerSpec(
+    return UnityLaunch(
         path=name,
         timeout=float(options["timeout"]),
         show=options["show"],
@@ -272,8 +279,8 @@ def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> Pl
         port=options["port"],
         package_version=options["package_version"],
         engine=settings,
-        parameters=tuple(sorted(given.items())),
-        own_channels=options["channels"],
+        parameters=tuple(sorted(parameter_values.items())),
+        custom_channels=options["channels"],
     )
 
 
@@ -281,16 +288,16 @@ def split_options(
     config: EnvConfig,
 ) -> tuple[dict[str, Any], dict[str, int], dict[str, Parameter]]:
     """(`OPTIONS`, slots by behaviour with "" for all others, parameters)."""
-    ours = with_defaults(config.options, OPTIONS)
-    slots: dict[str, int] = {"": ours["max_agents"]}
-    given: dict[str, Any] = {}
+    options = with_defaults(config.options, OPTIONS)
+    slots: dict[str, int] = {"": options["max_agents"]}
+    parameter_options: dict[str, Any] = {}
     for key, value in config.options.items():
         if key.startswith(PARAMETERS):
             name = key.removeprefix(PARAMETERS)
-            given[name] = value
+            parameter_options[name] = value
         elif key.startswith(SLOTS):
             slots[key.removeprefix(SLOTS)] = int(value)
-    return ours, slots, given
+    return options, slots, parameter_options
 
 
 FAMILY = Family(

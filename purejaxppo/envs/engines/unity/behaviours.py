@@ -41,13 +41,13 @@ class Sensor:
         """Space of what it observes; of PNGs uint8 [C, H, W]."""
         return Box(self.shape, 0.0, 255.0, "uint8") if self.png else Box(self.shape)
 
-    def read(self, seen: Message) -> np.ndarray:
+    def read(self, observation: Message) -> np.ndarray:
         """Observation in its space.
 
         Raises:
             ProtocolError: it is of another shape or kind than the first time.
         """
-        shape, png = tuple(seen.shape), seen.compression_type == PNG
+        shape, png = tuple(observation.shape), observation.compression_type == PNG
         if shape != self.shape or png != self.png:
             other = Sensor(self.name, shape, png)
             raise ProtocolError(
@@ -55,9 +55,11 @@ class Sensor:
             )
         if png:
             channels = self.shape[0]
-            array = images.decode(seen.compressed_data, channels, seen.compressed_channel_mapping)
+            array = images.decode(
+                observation.compressed_data, channels, observation.compressed_channel_mapping
+            )
         else:
-            array = np.array(seen.float_data.data, np.float32)
+            array = np.array(observation.float_data.data, np.float32)
             if array.size == math.prod(shape):
                 return array.reshape(shape)
         if array.shape != shape:
@@ -95,12 +97,12 @@ class Behaviour:
             is_continuous = brain.vector_action_space_type_deprecated == 1
             continuous, branches = (sum(sizes), ()) if is_continuous else (0, sizes)
         names: list[str] = []
-        for i, seen in enumerate(info.observations):
-            name = seen.name or f"sensor_{i}"
+        for i, observation in enumerate(info.observations):
+            name = observation.name or f"sensor_{i}"
             names.append(name if name not in [MASK, *names] else f"{name}_{i}")
         sensors = tuple(
-            Sensor(name, tuple(seen.shape), seen.compression_type == PNG)
-            for name, seen in zip(names, info.observations, strict=True)
+            Sensor(name, tuple(observation.shape), observation.compression_type == PNG)
+            for name, observation in zip(names, info.observations, strict=True)
         )
         name = brain.brain_name
         if not sensors or any(min(sensor.shape, default=0) < 1 for sensor in sensors):
@@ -148,11 +150,11 @@ class Behaviour:
                 f"sent {len(info.observations)} observations for an agent of behaviour "
                 f"{self.name!r}, expected {len(self.sensors)}. Give all its agents the same sensors"
             )
-        seen = [sensor.read(x) for sensor, x in zip(self.sensors, info.observations, strict=True)]
-        if len(seen) == 1:
-            return seen
-        named = {sensor.name: x for sensor, x in zip(self.sensors, seen, strict=True)}
-        return [named[name] for name in sorted(named)]
+        arrays = [sensor.read(x) for sensor, x in zip(self.sensors, info.observations, strict=True)]
+        if len(arrays) == 1:
+            return arrays
+        by_name = {sensor.name: x for sensor, x in zip(self.sensors, arrays, strict=True)}
+        return [by_name[name] for name in sorted(by_name)]
 
     def allowed(self, info: Message) -> np.ndarray:
         """An agent's mask, 1 = allowed, uint8 [sum of branches]; on the wire True forbids.
@@ -176,11 +178,11 @@ class Behaviour:
             continuous, discrete = action["continuous"], action["discrete"]
         else:
             continuous = discrete = action
-        least = np.clip(np.ravel(continuous)[: self.continuous], -1.0, 1.0)
+        clipped = np.clip(np.ravel(continuous)[: self.continuous], -1.0, 1.0)
         choice = np.ravel(discrete)[: len(self.branches)].astype(int)
         if self.branches:  # beyond its own choices: the last
             choice = np.clip(choice, 0, np.array(self.branches) - 1)
-        return agent_action(least, choice)
+        return agent_action(clipped, choice)
 
     def idle(self, info: Message) -> Message:
         """The action of an agent without a policy: zeros, and each branch's first allowed choice.
@@ -234,8 +236,8 @@ class UnityLayout:
     @functools.cached_property
     def parts(self) -> dict[str, Space]:
         """The parts of a row's observation; one that is alone is the observation itself."""
-        seen = common([b.observation for b in self.behaviours], self.names, "observation")
-        parts: dict[str, Space] = {"obs": seen}
+        observation = common([b.observation for b in self.behaviours], self.names, "observation")
+        parts: dict[str, Space] = {"obs": observation}
         if len(self.behaviours) > 1:
             parts["agent"] = Discrete(len(self.behaviours))
         mask = mask_space(self.action)
@@ -254,7 +256,7 @@ class UnityLayout:
         return common([b.action for b in self.behaviours], self.names, "action")
 
 
-class Rows:
+class ObsRows:
     """Arrays of the observations of S slots, [S, ...] each.
 
     Args:
@@ -280,12 +282,12 @@ class Rows:
 
     def write(self, slot: int, behaviour: Behaviour, info: Message) -> None:
         """Writes what an agent observes, and what it may do."""
-        for target, seen in zip(self._obs, behaviour.read(info), strict=True):
-            if target.shape[1:] == seen.shape:
-                target[slot] = seen
+        for target, values in zip(self._obs, behaviour.read(info), strict=True):
+            if target.shape[1:] == values.shape:
+                target[slot] = values
             else:  # a vector, padded to the longest
                 target[slot] = 0
-                target[slot, : len(seen)] = seen
+                target[slot, : len(values)] = values
         for target in self._masks:
             allowed = behaviour.allowed(info)
             target[slot] = 0

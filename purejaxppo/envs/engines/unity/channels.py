@@ -63,16 +63,16 @@ def unpack(data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
     Raises:
         ProtocolError: a message is cut off.
     """
-    at = 0
-    while at < len(data):
-        start = at + 20
-        length = struct.unpack_from("<i", data, at + 16)[0] if start <= len(data) else -1
+    position = 0
+    while position < len(data):
+        start = position + 20
+        length = struct.unpack_from("<i", data, position + 16)[0] if start <= len(data) else -1
         if not 0 <= length <= len(data) - start:
             raise ProtocolError(
-                f"sent truncated side channel data: {len(data)} bytes, cut off at byte {at}"
+                f"sent truncated side channel data: {len(data)} bytes, cut off at byte {position}"
             )
-        yield uuid.UUID(bytes_le=data[at : at + 16]), data[start : start + length]
-        at = start + length
+        yield uuid.UUID(bytes_le=data[position : position + 16]), data[start : start + length]
+        position = start + length
 
 
 def engine(kind: int, *values: float) -> bytes:

@@ -49,14 +49,17 @@ def split(data: bytes) -> Iterator[bytes]:
     while start < len(data) or not data:
         if data[start : start + 8] != SIGNATURE:
             raise ProtocolError(f"sent an image of {len(data)} bytes that is not a PNG")
-        at, chunk = start + 8, b""
+        position, chunk = start + 8, b""
         while chunk != b"IEND":
-            length, chunk = int.from_bytes(data[at : at + 4]), data[at + 4 : at + 8]
-            at += 12 + length
-            if at > len(data):
+            length, chunk = (
+                int.from_bytes(data[position : position + 4]),
+                data[position + 4 : position + 8],
+            )
+            position += 12 + length
+            if position > len(data):
                 raise ProtocolError(f"sent a truncated PNG of {len(data)} bytes")
-        yield data[start:at]
-        start = at
+        yield data[start:position]
+        start = position
 
 
 def _pixels(png: bytes) -> np.ndarray:

@@ -31,7 +31,7 @@ class Parameter:
     numbers: tuple[float, ...]
     spread: float = 0.0
 
-    def moved(self, value: float) -> "Parameter":
+    def with_value(self, value: float) -> "Parameter":
         """A constant's next value, with the same spread."""
         return replace(self, numbers=(value,))
 
@@ -52,15 +52,15 @@ def parse(where: str, value: Any) -> Parameter:
     Raises:
         ValueError: it is none of these.
     """
-    kind, *words = (value.split() or [""]) if isinstance(value, str) else (CONSTANT, value)
+    kind, *arguments = (value.split() or [""]) if isinstance(value, str) else (CONSTANT, value)
     try:
-        numbers = tuple(float(word) for word in words)
+        numbers = tuple(float(word) for word in arguments)
     except ValueError:
         numbers = ()
-    fine = not isinstance(value, bool) and all(abs(x) <= LARGEST for x in numbers)
-    if kind == CONSTANT and not isinstance(value, str) and fine:
+    is_valid = not isinstance(value, bool) and all(abs(x) <= LARGEST for x in numbers)
+    if kind == CONSTANT and not isinstance(value, str) and is_valid:
         return Parameter(CONSTANT, numbers)
-    if kind not in SAMPLERS or len(numbers) != 2 or not fine:
+    if kind not in SAMPLERS or len(numbers) != 2 or not is_valid:
         raise ValueError(
             f"{where} = {value!r}: invalid parameter. Use a number, 'uniform MIN MAX' or 'gaussian "
             f"MEAN STD'."
@@ -73,12 +73,12 @@ def parse(where: str, value: Any) -> Parameter:
 
 
 def varied(
-    given: Mapping[str, Parameter], randomize: Mapping[str, float], start: Mapping[str, float]
+    options: Mapping[str, Parameter], randomize: Mapping[str, float], start: Mapping[str, float]
 ) -> dict[str, Parameter]:
     """Parameters as `env.randomize` and `env.curriculum` want them.
 
     Args:
-        given: those of `env.options`.
+        options: those of `env.options`.
         randomize: x of each parameter that is drawn, between 0 and 1.
         start: values of a curriculum.
 
@@ -86,30 +86,33 @@ def varied(
         ValueError: one that is drawn has no value or is drawn already, or one has two values.
     """
     for name in start:
-        if name in given:
+        if name in options:
             raise ValueError(
                 f"env.curriculum.{name} and env.options.parameters.{name} both set the parameter. "
                 f"Remove one of them."
             )
         _check_name(f"env.curriculum.{name}", name)
-    found = {**given, **{name: Parameter(CONSTANT, (value,)) for name, value in start.items()}}
+    parameters = {
+        **options,
+        **{name: Parameter(CONSTANT, (value,)) for name, value in start.items()},
+    }
     for name, spread in randomize.items():
         where = f"env.randomize.{name}"
-        if name not in found:
+        if name not in parameters:
             raise ValueError(
                 f"{where}: the value to vary is missing. Set env.options.parameters.{name}, too."
             )
-        if found[name].kind != CONSTANT:
+        if parameters[name].kind != CONSTANT:
             raise ValueError(
                 f"{where}: env.options.parameters.{name} is random already. Remove one of them."
             )
-        if abs(found[name].numbers[0]) * (1 + spread) > LARGEST:
+        if abs(parameters[name].numbers[0]) * (1 + spread) > LARGEST:
             raise ValueError(
-                f"{where}: {found[name].numbers[0]:g} x {1 + spread:g} is too large for float32. "
-                f"Use a smaller value."
+                f"{where}: {parameters[name].numbers[0]:g} x {1 + spread:g} is too large for "
+                f"float32. Use a smaller value."
             )
-        found[name] = replace(found[name], spread=spread)
-    return found
+        parameters[name] = replace(parameters[name], spread=spread)
+    return parameters
 
 
 def from_option(where: str, value: Any) -> Parameter:

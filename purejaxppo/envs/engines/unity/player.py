@@ -27,14 +27,14 @@ from purejaxppo.envs.engines.unity import channels, messages
 from purejaxppo.envs.engines.unity.channels import SideChannel, Statistic
 from purejaxppo.envs.engines.unity.messages import Message, ProtocolError
 from purejaxppo.envs.engines.unity.parameters import Parameter
-from purejaxppo.envs.engines.unity.server import Gone, Server
+from purejaxppo.envs.engines.unity.server import CallCancelled, Server
 from purejaxppo.envs.host.workers.errors import MakeError
 
-notice = logging.getLogger("purejaxppo")
+logger = logging.getLogger("purejaxppo")
 
 
 @dataclass(frozen=True)
-class PlayerSpec:
+class UnityLaunch:
     """Start of a player, and what it is told."""
 
     path: str
@@ -53,7 +53,7 @@ class PlayerSpec:
     """Engine configuration, as side channels' messages."""
     parameters: tuple[tuple[str, Parameter], ...] = ()
     """Environment parameters at the start."""
-    own_channels: str = ""
+    custom_channels: str = ""
     """Side channels of the user's own, `file.py:Name`, separated by commas."""
 
     @property
@@ -63,9 +63,17 @@ class PlayerSpec:
 
     def command(self, port: int) -> list[str]:
         """The command line of a player."""
-        quiet = [] if self.show else ["-nographics", "-batchmode"]
-        own = shlex.split(self.arguments)
-        return [executable(self.path), "--mlagents-port", str(port), "-logFile", "-", *quiet, *own]
+        headless = [] if self.show else ["-nographics", "-batchmode"]
+        arguments = shlex.split(self.arguments)
+        return [
+            executable(self.path),
+            "--mlagents-port",
+            str(port),
+            "-logFile",
+            "-",
+            *headless,
+            *arguments,
+        ]
 
 
 def executable(path: str) -> str:
@@ -74,10 +82,10 @@ def executable(path: str) -> str:
     Raises:
         MakeError: no such file.
     """
-    place = Path(path).expanduser()
-    bundle = place / "Contents" / "MacOS"
+    program = Path(path).expanduser()
+    bundle = program / "Contents" / "MacOS"
     programs = sorted(bundle.iterdir()) if bundle.is_dir() else []
-    for file in [place, place.with_name(place.name + ".x86_64"), *programs]:
+    for file in [program, program.with_name(program.name + ".x86_64"), *programs]:
         if file.is_file():
             return runnable(file)
     raise MakeError(
@@ -86,7 +94,7 @@ def executable(path: str) -> str:
     )
 
 
-class Player:
+class UnityGame:
     """A player that was started; `connect` waits for it.
 
     Args:
@@ -99,9 +107,9 @@ class Player:
         EngineError: the port is taken.
     """
 
-    def __init__(self, spec: PlayerSpec, seed: int, number: int = 0) -> None:
+    def __init__(self, launch: UnityLaunch, seed: int, number: int = 0) -> None:
         """Starts it."""
-        self.spec, self.seed = spec, seed
+        self.launch, self.seed = launch, seed
         self.brains: dict[str, Message] = {}
         """BrainParameters of the behaviours that it has named so far."""
         self.stats: dict[str, Statistic] = {}
@@ -109,11 +117,11 @@ class Player:
         self.first: Message | None = None
         """Its first RLOutput after a reset, if it is not answered yet."""
         self._connected = False
-        self._parameters = dict(spec.parameters)
-        self._news: dict[str, Parameter] = {}  # to be sent with the next message
+        self._parameters = dict(launch.parameters)
+        self._unsent: dict[str, Parameter] = {}  # to be sent with the next message
         self._count = itertools.count()  # of the messages about parameters
-        self._own = own_channels(spec.own_channels)
-        self._server = Server(spec.port if spec.is_editor else 0)
+        self._channels = custom_channels(launch.custom_channels)
+        self._server = Server(launch.port if launch.is_editor else 0)
         try:
             self.engine = self._start(number)
         except BaseException:
@@ -121,10 +129,10 @@ class Player:
             raise
 
     def _start(self, number: int) -> GameHandle:
-        if self.spec.is_editor:
-            notice.warning("Press Play in Unity's editor within %g s.", self.spec.timeout)
+        if self.launch.is_editor:
+            logger.warning("Press Play in Unity's editor within %g s.", self.launch.timeout)
             return GameHandle("the editor")
-        command = self.spec.command(self._server.port)
+        command = self.launch.command(self._server.port)
         return GameProcess(f"game {number}", command, new_folder())
 
     def connect(self) -> None:
@@ -138,27 +146,27 @@ class Player:
         output = self._output("connect")
         if not output.HasField("rl_initialization_output"):
             raise self.error("did not send the first message of ML-Agents when it connected")
-        there = output.rl_initialization_output
+        description = output.rl_initialization_output
         with self.named():
-            messages.check_version(there.communication_version)
-        self._learn(output)
-        self._reply(messages.initialization(self.seed, self.spec.package_version))
+            messages.check_version(description.communication_version)
+        self._store_behaviours(output)
+        self._reply(messages.initialization(self.seed, self.launch.package_version))
         self._output("be ready")
         self._connected = True
 
     def reset(self) -> Message:
         """Begins all episodes anew; its first RLOutput."""
-        self._news = dict(self._parameters)
-        said = b"".join([*self.spec.engine, *self._said()])
-        self._reply(messages.command(messages.RESET, said))
+        self._unsent = dict(self._parameters)
+        side_channel = b"".join([*self.launch.engine, *self._side_channel_messages()])
+        self._reply(messages.command(messages.RESET, side_channel))
         return self.receive("reset")
 
-    def tell(self, parameters: Mapping[str, Parameter]) -> None:
+    def set_parameters(self, parameters: Mapping[str, Parameter]) -> None:
         """Sends parameters that have changed with the next reset or actions."""
         changed = {k: x for k, x in parameters.items() if self._parameters.get(k) != x}
         self.first = None if changed else self.first  # which had begun with others
         self._parameters |= changed
-        self._news |= changed
+        self._unsent |= changed
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -167,7 +175,7 @@ class Player:
 
     def send(self, reply: Message) -> None:
         """Sends actions, and what own side channels have to say."""
-        reply.unity_input.rl_input.side_channel = b"".join(self._said())
+        reply.unity_input.rl_input.side_channel = b"".join(self._side_channel_messages())
         self._reply(reply)
 
     def receive(self, doing: str = "step") -> Message:
@@ -177,14 +185,14 @@ class Player:
             EngineError: it ended, hangs, or sent something else.
         """
         output = self._output(doing)
-        self._learn(output)
+        self._store_behaviours(output)
         with self.named():
             for channel, payload in channels.unpack(output.rl_output.side_channel):
                 if channel == channels.STATS:
                     name, value, aggregation = channels.stat(payload)
                     self.stats.setdefault(name, Statistic(aggregation)).add(value)
-                elif channel in self._own:
-                    self._own[channel].receive(payload)
+                elif channel in self._channels:
+                    self._channels[channel].receive(payload)
         return output.rl_output
 
     def error(self, problem: str) -> EngineError:
@@ -199,21 +207,21 @@ class Player:
         except ProtocolError as error:
             raise self.error(str(error)) from error
 
-    def release(self) -> None:
+    def request_exit(self) -> None:
         """Tells the player to quit, and closes the connection."""
         self._reply(messages.command(messages.QUIT, status=messages.QUIT_STATUS))
         self._server.hang_up()
-        self.engine.release()
+        self.engine.request_exit()
 
     def close(self) -> None:
         """Ends the player, and removes its log; a second call does nothing."""
-        self.release()
+        self.request_exit()
         self._server.close()
         self.engine.close()
 
     def kill(self) -> None:
         """Ends a player that may hang, at once, and keeps its log."""
-        self.release()
+        self.request_exit()
         self._server.close(wait=False)
         self.engine.kill()
 
@@ -221,10 +229,10 @@ class Player:
         """The next message's UnityOutput."""
         try:
             with self.named():
-                data = self.engine.wait_for(self._server.receive, doing, self.spec.timeout)
+                data = self.engine.wait_for(self._server.receive, doing, self.launch.timeout)
                 message = messages.parse(data)
-        except Gone:
-            raise self.engine.death(doing) from None
+        except CallCancelled:
+            raise self.engine.exit_error(doing) from None
         if message.header.status != messages.OK:
             raise self.error(f"reported that it quits, with status {message.header.status}")
         return message.unity_output
@@ -232,38 +240,38 @@ class Player:
     def _reply(self, message: Message) -> None:
         self._server.reply(message.SerializeToString())
 
-    def _said(self) -> Iterator[bytes]:
+    def _side_channel_messages(self) -> Iterator[bytes]:
         """Messages about parameters that are new, and of own side channels."""
-        for name, parameter in self._news.items():
+        for name, parameter in self._unsent.items():
             # Another seed each time: with the same one Unity would draw the same numbers again.
             seed = np.random.SeedSequence((self.seed, next(self._count))).generate_state(1)[0] >> 1
             yield parameter.message(name, int(seed))
-        self._news = {}
-        for channel, own in self._own.items():
-            for payload in own.send():
+        self._unsent = {}
+        for channel, side_channel in self._channels.items():
+            for payload in side_channel.send():
                 yield channels.pack(channel, payload)
 
-    def _learn(self, output: Message) -> None:
+    def _store_behaviours(self, output: Message) -> None:
         """Remembers the behaviours that a message introduces."""
         for brain in output.rl_initialization_output.brain_parameters:
             self.brains[brain.brain_name] = brain
 
 
-def own_channels(names: str) -> dict[uuid.UUID, SideChannel]:
+def custom_channels(names: str) -> dict[uuid.UUID, SideChannel]:
     """A player's side channels of the user's own, by id.
 
     Raises:
         LoadError: a name is no class, or one without an id.
     """
     where = "env.options.channels"
-    own = {}
+    by_id = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
         channel = references.load(name, where)()
         try:
-            own[uuid.UUID(str(channel.id))] = channel
+            by_id[uuid.UUID(str(channel.id))] = channel
         except (AttributeError, ValueError) as error:
             raise references.LoadError(
                 f"{where}: the attribute id of {name} is not a UUID. Copy it from the side channel "
                 f"in Unity."
             ) from error
-    return own
+    return by_id

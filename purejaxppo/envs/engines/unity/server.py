@@ -22,7 +22,7 @@ OPTIONS = [
 GOODBYE_SECONDS = 0.5  # for a player to read the last answer
 
 
-class Gone(Exception):
+class CallCancelled(Exception):
     """The player gave up a call that waited for an answer."""
 
 
@@ -80,7 +80,7 @@ class Server:
         except queue.Empty:
             return None
         if message is None:
-            raise Gone
+            raise CallCancelled
         return message
 
     def reply(self, message: bytes) -> None:

@@ -20,18 +20,20 @@ class Stats:
 
     def on_log(self, moment: Any) -> dict[str, float]:
         """The statistics by name, each since the last call."""
-        found: dict[str, list[Statistic]] = {}
-        for player in moment.env.players if isinstance(moment.env, UnityEnv) else []:
-            recorded, player.stats = player.stats, {}
-            for name, one in recorded.items():
-                found.setdefault(name if "/" in name else f"unity/{name}", []).append(one)
-        return {name: total(each) for name, each in found.items()}
+        by_name: dict[str, list[Statistic]] = {}
+        for game in moment.env.games if isinstance(moment.env, UnityEnv) else []:
+            recorded, game.stats = game.stats, {}
+            for name, statistic in recorded.items():
+                by_name.setdefault(name if "/" in name else f"unity/{name}", []).append(statistic)
+        return {name: total(statistics) for name, statistics in by_name.items()}
 
 
-def total(each: list[Statistic]) -> float:
+def total(statistics: list[Statistic]) -> float:
     """One number of several players' statistics of one name."""
-    if each[0].aggregation == SUM:
-        return sum(one.total for one in each)
-    if each[0].aggregation == MOST_RECENT:
-        return sum(one.last for one in each) / len(each)
-    return sum(one.total for one in each) / sum(one.count for one in each)
+    if statistics[0].aggregation == SUM:
+        return sum(statistic.total for statistic in statistics)
+    if statistics[0].aggregation == MOST_RECENT:
+        return sum(statistic.last for statistic in statistics) / len(statistics)
+    return sum(statistic.total for statistic in statistics) / sum(
+        statistic.count for statistic in statistics
+    )

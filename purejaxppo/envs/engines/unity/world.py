@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.engines.unity import messages
-from purejaxppo.envs.engines.unity.behaviours import Rows, UnityLayout, rows_of
+from purejaxppo.envs.engines.unity.behaviours import ObsRows, UnityLayout, rows_of
 from purejaxppo.envs.engines.unity.messages import Message, ProtocolError, SlotsError
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import LARGEST
@@ -26,7 +26,7 @@ EMPTY, PLAYING, LOST = 0, 1, 2
 """A slot's status: no agent, one in an episode, one whose episode diverged and no new one yet."""
 
 
-class Asking(NamedTuple):
+class DecisionRequest(NamedTuple):
     """An agent that asked for a decision in the message that is to be answered."""
 
     behaviour: str
@@ -34,7 +34,7 @@ class Asking(NamedTuple):
     info: Message
 
 
-class UnityWorld:
+class AgentSlots:
     """The slots of one player.
 
     Args:
@@ -43,7 +43,7 @@ class UnityWorld:
         flags: where to write the rest of a row [S], without `absent`.
     """
 
-    def __init__(self, layout: UnityLayout, rows: Rows, flags: EnvStep) -> None:
+    def __init__(self, layout: UnityLayout, rows: ObsRows, flags: EnvStep) -> None:
         """No agents yet."""
         self.layout, self.rows, self.flags = layout, rows, flags
         self.diverged_value = ""
@@ -52,49 +52,51 @@ class UnityWorld:
     def clear(self) -> None:
         """Removes all agents, as after a reset."""
         size = self.layout.size
-        self.slot_of: dict[int, int] = {}
+        self.slot_by_id: dict[int, int] = {}
         """The slot of each agent that is in an episode, by id."""
         self.owner = np.full(size, -1)
         """The id of the last agent in each slot, -1 before the first one."""
         self.status = np.full(size, EMPTY)
-        self.asked = np.zeros(size, bool)
+        self.acting = np.zeros(size, bool)
         """True where the agent acts on the next row."""
-        self.ended = np.zeros(size, bool)
+        self.just_ended = np.zeros(size, bool)
         """True where an episode ended on the last row, so that another cannot begin on it."""
-        self.asking: list[Asking] = []
-        self.chosen: dict[int, Message] = {}
-        self.waiting: list[tuple[int, str, Message]] = []
+        self.requests: list[DecisionRequest] = []
+        self.chosen_actions: dict[int, Message] = {}
+        self.entering: list[tuple[int, str, Message]] = []
         """Agents that enter on the next row, because an episode ended in their slot on this row."""
         for slot in range(size):
             self.rows.clear(slot)
 
     def act(self, action: Any) -> Message | None:
         """Takes the actions [S, ...] of a row; the reply, None if the player waits for a row."""
-        chosen = rows_of(action, self.layout.action, self.layout.size)
-        for asking in self.asking:
-            slot = self.slot_of[asking.id]
-            if self.asked[slot] and asking.id not in self.chosen:
-                self.chosen[asking.id] = self.layout.by_name[asking.behaviour].act(chosen[slot])
+        chosen_actions = rows_of(action, self.layout.action, self.layout.size)
+        for request in self.requests:
+            slot = self.slot_by_id[request.id]
+            if self.acting[slot] and request.id not in self.chosen_actions:
+                self.chosen_actions[request.id] = self.layout.by_name[request.behaviour].act(
+                    chosen_actions[slot]
+                )
         self._begin_row()
-        return None if self.waiting else self.reply()
+        return None if self.entering else self.reply()
 
     def reply(self) -> Message:
         """The answer to the last message: one action for each agent that asked, in its order."""
         message = messages.command(messages.STEP)
         actions = message.unity_input.rl_input.agent_actions
-        for asking in self.asking:
-            action = self.chosen.get(asking.id)
+        for request in self.requests:
+            action = self.chosen_actions.get(request.id)
             if action is None:
-                action = self.layout.by_name[asking.behaviour].idle(asking.info)
-            actions[asking.behaviour].value.append(action)
-        self.asking, self.chosen = [], {}
+                action = self.layout.by_name[request.behaviour].idle(request.info)
+            actions[request.behaviour].value.append(action)
+        self.requests, self.chosen_actions = [], {}
         return message
 
-    def deliver(self) -> None:
+    def enter_agents(self) -> None:
         """Completes a row on which the player waited: new agents' first observations."""
-        for slot, behaviour, info in self.waiting:
+        for slot, behaviour, info in self.entering:
             self._enter(slot, behaviour, info)
-        self.waiting = []
+        self.entering = []
 
     def read(self, output: Message) -> bool:
         """Completes a row by a message; False if it contains no agent of this player.
@@ -107,25 +109,27 @@ class UnityWorld:
             SlotsError: it has too many agents, or another behaviour.
         """
         infos = [
-            (name, info) for name in sorted(output.agentInfos) for info in self._of(output, name)
+            (name, info)
+            for name in sorted(output.agentInfos)
+            for info in self._infos_of(output, name)
         ]
-        ends = [(name, info) for name, info in infos if info.done and info.id in self.slot_of]
-        asks = [(name, info) for name, info in infos if not info.done]
-        self.asking = [Asking(name, info.id, info) for name, info in asks]
+        ends = [(name, info) for name, info in infos if info.done and info.id in self.slot_by_id]
+        asking = [(name, info) for name, info in infos if not info.done]
+        self.requests = [DecisionRequest(name, info.id, info) for name, info in asking]
         if len(infos) != len({(info.id, info.done) for _, info in infos}):
             raise ProtocolError(
                 "sent two episode ends or two decision requests of one agent in one message"
             )
         for name, info in ends:
             self._continue(name, info)
-        for name, info in asks:
-            if info.id in self.slot_of:
+        for name, info in asking:
+            if info.id in self.slot_by_id:
                 self._continue(name, info)
             else:
-                self._arrive(name, info)
-        return bool(ends) or bool(asks)
+                self._assign_slot(name, info)
+        return bool(ends) or bool(asking)
 
-    def _of(self, output: Message, name: str) -> Iterator[Message]:
+    def _infos_of(self, output: Message, name: str) -> Iterator[Message]:
         """A behaviour's agents in a message."""
         if name not in self.layout.names:
             raise SlotsError(
@@ -139,12 +143,12 @@ class UnityWorld:
         flags = self.flags
         for array in (flags.reward, flags.terminated, flags.truncated, flags.diverged):
             array[:] = 0
-        self.asked[:] = False
-        self.ended[:] = False
+        self.acting[:] = False
+        self.just_ended[:] = False
 
     def _continue(self, name: str, info: Message) -> None:
         """An agent that is there asks for a decision, or ends."""
-        slot, flags = self.slot_of[info.id], self.flags
+        slot, flags = self.slot_by_id[info.id], self.flags
         playing = self.status[slot] == PLAYING
         if not playing and not info.done:
             self._enter(slot, name, info)
@@ -160,19 +164,19 @@ class UnityWorld:
                 flags.truncated[slot] = info.max_step_reached
                 flags.terminated[slot] = not info.max_step_reached
             else:
-                self.asked[slot] = True
+                self.acting[slot] = True
             flags.reward[slot] = reward
         if info.done:
-            del self.slot_of[info.id]
+            del self.slot_by_id[info.id]
             self.status[slot] = EMPTY
-            self.ended[slot] = True
+            self.just_ended[slot] = True
 
-    def _arrive(self, name: str, info: Message) -> None:
+    def _assign_slot(self, name: str, info: Message) -> None:
         """Gives an agent an empty slot: first without an end on this row, then its last one."""
         slots = self.layout.slots(name)
-        taken = set(self.slot_of.values())
+        taken = set(self.slot_by_id.values())
         free = sorted(
-            (bool(self.ended[slot]), bool(self.owner[slot] != info.id), slot)
+            (bool(self.just_ended[slot]), bool(self.owner[slot] != info.id), slot)
             for slot in slots
             if slot not in taken
         )
@@ -181,34 +185,34 @@ class UnityWorld:
                 f"has more than {len(slots)} agents of behaviour {name!r} at the same time. Raise "
                 f"env.options.max_agents"
             )
-        ended, _, slot = free[0]
-        self.slot_of[info.id], self.owner[slot] = slot, info.id
-        if ended:
-            self.waiting.append((slot, name, info))
+        just_ended, _, slot = free[0]
+        self.slot_by_id[info.id], self.owner[slot] = slot, info.id
+        if just_ended:
+            self.entering.append((slot, name, info))
         else:
             self._enter(slot, name, info)
 
     def _enter(self, slot: int, name: str, info: Message) -> None:
         """An agent's episode begins with its observation, if that is finite."""
         self.rows.write(slot, self.layout.by_name[name], info)
-        fine = self.rows.bounded(slot, LARGEST)
-        self.status[slot] = PLAYING if fine else LOST
-        self.asked[slot] = fine
-        if not fine:
+        is_bounded = self.rows.bounded(slot, LARGEST)
+        self.status[slot] = PLAYING if is_bounded else LOST
+        self.acting[slot] = is_bounded
+        if not is_bounded:
             self.rows.clear(slot)
 
     def _diverge(self, slot: int) -> None:
         """Ends an episode whose reward or observation is not finite."""
         self.rows.clear(slot)
         self.flags.diverged[slot] = self.flags.terminated[slot] = True
-        self.asked[slot] = False
+        self.acting[slot] = False
         self.status[slot] = LOST
 
-    def abandon(self) -> None:
+    def end_all(self) -> None:
         """Ends all episodes as diverged, and removes the agents: the player is lost."""
         for slot in np.flatnonzero(self.status == PLAYING).tolist():
             self._diverge(slot)
-            self.ended[slot] = True
+            self.just_ended[slot] = True
         self.status[:] = EMPTY
-        self.asked[:] = False
-        self.slot_of, self.asking, self.chosen, self.waiting = {}, [], {}, []
+        self.acting[:] = False
+        self.slot_by_id, self.requests, self.chosen_actions, self.entering = {}, [], {}, []
