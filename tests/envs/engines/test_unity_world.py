@@ -460,7 +460,7 @@ def test_agents_with_new_ids_reuse_slots_while_another_behaviour_completes_its_p
         for one, two in zip(walker, runner, strict=True)
     ]
     player = SimpleNamespace(
-        spec=SimpleNamespace(timeout=60.0),
+        launch=SimpleNamespace(timeout=60.0),
         brains=brains,
         connect=lambda: None,
         named=contextlib.nullcontext,
