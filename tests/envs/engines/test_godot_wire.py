@@ -51,9 +51,9 @@ def test_messages_may_arrive_in_pieces_or_together(pair):
         threading.Timer(0.0, game.sendall, (piece,)).start()
         time.sleep(0.01)
     assert [wire.receive(SECONDS), wire.receive(SECONDS)] == [{"n": 1}, {"n": 2}]
-    assert not wire.surplus()
+    assert not wire.has_unread()
     game.sendall(b"x")
-    assert wire.surplus()
+    assert wire.has_unread()
 
 
 @pytest.mark.parametrize(
