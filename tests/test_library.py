@@ -257,14 +257,14 @@ def test_a_callback_returns_one_number_for_all_agents_or_one_per_agent(returned,
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (3, "returned 3, which is no mapping of names to numbers"),
+        (3, r"returned 3\. Return a mapping of names to numbers"),
         ("many", "returned 'many', which is no mapping"),
-        ({"mine/a": "many"}, "'many'.*, which is no mapping of names to numbers"),
-        ({"mine/a": None}, "None.*, which is no mapping of names to numbers"),
-        ({"mine/a": np.zeros((2, 2))}, "which is no mapping of names to numbers"),
-        ({"mine": 1.0}, "returned 'mine', which has no slash, as in mine/entropy"),
-        ({"charts/SPS": 1.0}, "returned 'charts/SPS', which is a metric already"),
-        ({"mine/a": [1.0, 2.0, 3.0]}, "returned 3 numbers 'mine/a', and there are 2 agents"),
+        ({"mine/a": "many"}, r"'many'.*\. Return a mapping of names to numbers"),
+        ({"mine/a": None}, r"None.*\. Return a mapping of names to numbers"),
+        ({"mine/a": np.zeros((2, 2))}, "Return a mapping of names to numbers"),
+        ({"mine": 1.0}, "returned 'mine', a name without a slash"),
+        ({"charts/SPS": 1.0}, "returned 'charts/SPS', an existing metric"),
+        ({"mine/a": [1.0, 2.0, 3.0]}, "returned 3 numbers for 'mine/a', but there are 2 agents"),
     ],
 )
 def test_an_invalid_result_of_a_callback_gets_a_one_sentence_error(returned, said):

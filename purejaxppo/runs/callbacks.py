@@ -1,4 +1,4 @@
-"""Callbacks: users' code that a run calls on the host between two chunks of training."""
+"""Callbacks: custom code that a run calls on the host between two chunks of training."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,34 +15,34 @@ from purejaxppo.types import TrainState
 
 @dataclass
 class CallbackContext:
-    """The run at a call of its callbacks."""
+    """The state of a run, as its callbacks receive it."""
 
     config: Config
     run_dir: Path
     update: int
-    """Updates so far."""
+    """Number of updates so far."""
     env_steps: int
-    """Environment steps of each agent so far."""
+    """Number of environment steps of each agent so far."""
     state: TrainState
-    """The state on the device; every array has a leading axis of agents. Not to be held: the next
-    chunk donates it."""
+    """The state on the device. Every array has a leading axis of agents. Do not store it: the next
+    chunk of training overwrites its memory."""
     members: Sequence[Config]
     """The config of each agent."""
     rows: Sequence[Row] = ()
-    """Metrics since the last row, of each agent, by their names in metrics.csv."""
+    """Metrics of each agent since the last row, by their column in metrics.csv."""
     tensorboard: Any = None
-    """The tensorboardX SummaryWriter of the first agent, None where there is none."""
+    """The tensorboardX SummaryWriter of the first agent; None without TensorBoard."""
     env: Any = None
-    """The environments of training, an `envs.base.Env`."""
+    """The training environments, an `envs.base.Env`."""
     reason: str = field(default="", init=False)
 
     def stop(self, reason: str) -> None:
-        """Ends the run after this call, with a save; `reason` is printed."""
+        """End the run after this call with a checkpoint, and print the reason."""
         self.reason = reason or "no reason given"
 
     @property
     def agent(self) -> Agent:
-        """The agents now, as `restore` returns them."""
+        """The current agent or agents, as `restore` returns them."""
         steps = (self.env_steps,) * len(self.members)
         agents = Agent(self.config, self.state.agent, self.env_steps, tuple(self.members), steps)
         return agents if len(self.members) > 1 else agents.member(0)
@@ -53,50 +53,51 @@ Moment = CallbackContext
 
 
 class Callback:
-    """Base class of callbacks: override what is needed. A function is an `on_log`.
+    """Base class of callbacks. Override the methods that you need.
 
-    A class need not derive from it; any of its methods makes a callback.
-
-    A callback is called in the first process of a run, and keeps no state over a resume.
+    Any object with one of these methods is a callback. A function is called as `on_log`. With
+    several processes, only the first one calls callbacks. Their state is not saved in checkpoints.
     """
 
     def on_start(self, context: CallbackContext) -> None:
-        """Called before the first chunk, also of a resumed run."""
+        """Run before the first chunk of training, and before the first chunk after a resume."""
 
     def on_log(self, context: CallbackContext) -> Mapping[str, float | Sequence[float]] | None:
-        """Called with each row of metrics; returns more metrics, a number for all agents or each.
+        """Run for each row of metrics.
 
-        Their names contain a slash, as in "mine/entropy".
+        Returns:
+            More metrics by name, each one number for all agents or a list with one per agent. The
+            names contain a slash, such as "mine/entropy".
         """
 
     def on_evaluation(
         self, context: CallbackContext
     ) -> Mapping[str, float | Sequence[float]] | None:
-        """Called after each evaluation, with its metrics in `context.rows`; returns as `on_log`."""
+        """Run after each evaluation, whose metrics are in `context.rows`; return as `on_log`."""
 
     def on_save(self, context: CallbackContext) -> None:
-        """Called after a save has begun."""
+        """Run after each checkpoint, which may still be written in the background."""
 
     def on_end(self, context: CallbackContext) -> None:
-        """Called after the last chunk, also of a run that was stopped."""
+        """Run after the last chunk, even if the run was stopped early."""
 
 
 EVENTS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 class CallbackError(RuntimeError):
-    """A callback raised an error or returned something that is no metric."""
+    """A callback raised an error or returned an invalid metric."""
 
 
 class OnLog(Callback):
     """A function as a callback."""
 
     def __init__(self, function: Any) -> None:
-        """Stores the function."""
+        """Store the function."""
         self.function = function
 
     def on_log(self, context: CallbackContext) -> Any:
-        """Calls it."""
+        """Call the function."""
         return self.function(context)
 
 
@@ -104,14 +105,14 @@ def make_callbacks(config: Config) -> list[Any]:
     """Make the callbacks of a config: classes without arguments, instances and functions.
 
     Raises:
-        ValueError: one cannot be loaded or made, or is none of these.
+        ValueError: a callback cannot be loaded or made, or has another type.
     """
-    found = [extensions.make(extensions.CALLBACK, value) for value in config.callbacks]
-    return [one if any(hasattr(one, event) for event in EVENTS) else OnLog(one) for one in found]
+    objects = [extensions.make(extensions.CALLBACK, value) for value in config.callbacks]
+    return [x if any(hasattr(x, event) for event in EVENTS) else OnLog(x) for x in objects]
 
 
 def call(callbacks: Sequence[Callback], event: str, context: CallbackContext) -> list[Row]:
-    """Calls all callbacks; returns the metrics that they add to each agent's row.
+    """Call all callbacks, and return the metrics that they add to each agent's row.
 
     Raises:
         CallbackError: names the callback, its file and line.
@@ -124,27 +125,31 @@ def call(callbacks: Sequence[Callback], event: str, context: CallbackContext) ->
             where = references.described(error)
             raise CallbackError(f"{_name(callback)}.{event}: {where}") from error
         for name, values in _metrics(callback, event, returned).items():
-            taken = name in added[0] or any(name in row for row in context.rows)
-            if "/" not in name or taken:
-                problem = "is a metric already" if taken else "has no slash, as in mine/entropy"
-                raise CallbackError(f"{_name(callback)}.{event} returned {name!r}, which {problem}")
-            each = values if isinstance(values, list) else [values] * len(added)
-            if len(each) != len(added):
-                raise CallbackError(
-                    f"{_name(callback)}.{event} returned {len(each)} numbers {name!r}, and there "
-                    f"are {len(added)} agents"
+            exists = name in added[0] or any(name in row for row in context.rows)
+            if "/" not in name or exists:
+                problem = (
+                    "an existing metric. Use another name."
+                    if exists
+                    else "a name without a slash. Use a name such as mine/entropy."
                 )
-            for row, value in zip(added, each, strict=True):
+                raise CallbackError(f"{_name(callback)}.{event} returned {name!r}, {problem}")
+            numbers = values if isinstance(values, list) else [values] * len(added)
+            if len(numbers) != len(added):
+                raise CallbackError(
+                    f"{_name(callback)}.{event} returned {len(numbers)} numbers for {name!r}, but "
+                    f"there are {len(added)} agents"
+                )
+            for row, value in zip(added, numbers, strict=True):
                 row[name] = value
     return added
 
 
 def nothing(context: CallbackContext) -> None:
-    """Stands for an event that a callback does not take."""
+    """Ignore an event that a callback does not define."""
 
 
 def _metrics(callback: Callback, event: str, returned: Any) -> dict[str, float | list[float]]:
-    """The metrics that a callback returned, as plain numbers."""
+    """Convert the metrics that a callback returned to floats."""
     if returned is None:
         return {}
     try:
@@ -154,8 +159,8 @@ def _metrics(callback: Callback, event: str, returned: Any) -> dict[str, float |
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise CallbackError(
-            f"{_name(callback)}.{event} returned {textwrap.shorten(repr(returned), 100)}, which is "
-            f"no mapping of names to numbers"
+            f"{_name(callback)}.{event} returned {textwrap.shorten(repr(returned), 100)}. Return "
+            f"a mapping of names to numbers, or None."
         ) from error
 
 
@@ -164,5 +169,5 @@ def _is_list(value: Any) -> bool:
 
 
 def _name(callback: Callback) -> str:
-    own = callback.function if isinstance(callback, OnLog) else type(callback)
-    return f"callback {getattr(own, '__qualname__', own)}"
+    code = callback.function if isinstance(callback, OnLog) else type(callback)
+    return f"callback {getattr(code, '__qualname__', code)}"
