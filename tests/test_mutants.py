@@ -53,8 +53,8 @@ FAULTS = {
     ),
     "a damaged array is restored": Fault(
         "runs/checkpoint.py",
-        "if wrong := sorted(dict(found.items() ^ saved.items())):",
-        "if wrong := sorted(found.keys() ^ saved.keys()):",
+        "if wrong := sorted(dict(current.items() ^ saved.items())):",
+        "if wrong := sorted(current.keys() ^ saved.keys()):",
         "runs/test_checkpoint.py::test_readable_arrays",
     ),
     "a config is visible before it is complete": Fault(

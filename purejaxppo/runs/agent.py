@@ -1,4 +1,4 @@
-"""A trained agent: restored from a run, evaluated, and asked for actions."""
+"""Trained agents: parameters, config and actions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,29 +18,29 @@ from purejaxppo.types import AgentAct, AgentState
 
 @dataclass(eq=False, repr=False)
 class Agent:
-    """A trained policy: what `restore` returns and `evaluate` takes."""
+    """A trained policy. `restore` returns it, and `evaluate` takes it."""
 
     config: Config
     state: AgentState
     env_steps: int = 0
-    """Environment steps of its training."""
+    """Number of environment steps that it was trained for."""
     members: tuple[Config, ...] = ()
-    """Configs of the agents, if several were trained side by side; every array of the state then
-    has a leading axis of agents. `member` selects one."""
+    """Config of each agent, if several were trained together. Every array of the state then has a
+    leading axis of agents. `member` selects one agent."""
     member_steps: tuple[int, ...] = ()
-    """Environment steps of each one's training."""
+    """Number of environment steps that each agent was trained for."""
     _acting: "Acting | None" = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
-        """Its task and steps, without parameters."""
+        """Return the task and the steps, without parameters."""
         of = f"{len(self.members)} agents of " if self.members else ""
         return f"<{of}{self.config.env.name or 'no task'} after {self.env_steps:,} steps>"
 
     def member(self, index: int) -> "Agent":
-        """One of the agents that trained side by side.
+        """Return one of the agents that were trained together.
 
         Raises:
-            ValueError: there is no such agent.
+            ValueError: the index is out of range.
         """
         if not 0 <= index < max(len(self.members), 1):
             known = f"0 to {len(self.members) - 1}" if self.members else "0, the only agent"
@@ -70,46 +70,51 @@ class Agent:
     def act(
         self, obs: Obs, *, start: bool | np.ndarray | None = None, deterministic: bool | None = None
     ) -> Any:
-        """Chooses an action for one observation, or for a batch of them; numpy in, numpy out.
+        """Choose an action for one observation or a batch of observations, as NumPy arrays.
 
-        Observations and actions are the environment's own, with its tuples, dtypes, shapes and
-        smallest choices. A recurrent policy keeps its memory from call to call; `reset` begins a
-        new episode.
+        Observations and actions have the structure, dtypes and shapes of the environment's spaces.
+        A recurrent policy keeps its memory from call to call. Call `reset` at the start of an
+        episode.
 
         Args:
-            obs: as the environment returns it, or N of them, with a leading axis on every array.
-                Of several agents: a dict by agent or a tuple of all, which returns a dict or a
-                tuple of actions; or rows, as the policy reads them.
-            start: True where an observation is the first of an episode, bool or [N]; None: all are
-                on the first call and after `reset`, and none on others.
-            deterministic: the distribution's mode, or samples; None: as the run's evaluations.
+            obs: an observation as the environment returns it, or a batch of N observations with a
+                leading axis on every array. In a multi-agent environment: a dict by agent or a
+                tuple of all agents, for which the actions are a dict or a tuple too; or rows, as
+                the policy reads them.
+            start: True where an observation is the first of an episode, bool or [N]. None: True
+                in the first call and the first call after `reset`, otherwise False.
+            deterministic: True for the distribution's mode, False for samples, None for the
+                setting of the run's evaluations.
+
+        Returns:
+            The action, or the batch of actions with a leading axis of N.
 
         Raises:
-            ValueError: the observation does not fit its space or is not finite; the batch has
-                another size than before, with a memory; or this object has several agents.
+            ValueError: the observation does not fit its space or is not finite; the batch size
+                changed and the policy is recurrent; or this object has several agents.
         """
         self._acting = self._acting or Acting(self)
         return self._acting.act(obs, start, deterministic)
 
     def reset(self) -> None:
-        """Begins a new episode: the next call of `act` starts with an empty memory."""
+        """Start a new episode: the next call of `act` starts with an empty memory."""
         if self._acting:
             self._acting.reset()
 
     @property
     def policy(self) -> Policy:
-        """The policy whose parameters are `state`."""
+        """Policy whose parameters are `state`."""
         spec = registry.make(self.config.env, 1, evaluation=True).spec
         return Policy(self.config, spec)
 
     def controller(self, *, deterministic: bool = True) -> Callable[[Key, Obs], EnvAction]:
-        """Return a function (key, obs [N, ...]) -> action [N, ...] in the environment's own form.
+        """Return a function (key, obs [N, ...]) -> action [N, ...].
 
-        See `act`. The function can be traced: then values are not checked, tasks of several agents
-        take rows, and 64-bit numbers become 32-bit.
+        Observations and actions have the form that `act` describes. JAX can trace the function. It
+        then does not check values, multi-agent tasks take rows, and 64-bit numbers become 32-bit.
 
         Raises:
-            ValueError: the policy has a memory.
+            ValueError: the policy is recurrent.
         """
         env = registry.make(self.config.env, 1, evaluation=True)
         env.close()
@@ -140,13 +145,13 @@ class Agent:
 
 
 class Acting:
-    """A policy that acts outside of a simulator, with its memory."""
+    """A policy with its memory, for actions outside of a rollout."""
 
     def __init__(self, agent: Agent) -> None:
-        """Makes the policy; nothing is compiled before the first action.
+        """Make the policy. Nothing is compiled before the first action.
 
         Raises:
-            ValueError: this is several agents.
+            ValueError: `agent` holds several agents.
         """
         agent.check_single("act", "this run", "agent.member(i)")
         env = registry.make(agent.config.env, 1, evaluation=True)
@@ -160,12 +165,12 @@ class Acting:
         self.reset()
 
     def reset(self) -> None:
-        """Empties the memory."""
+        """Empty the memory."""
         self._carry: Any = None
         self._present: np.ndarray | None = None
 
     def act(self, obs: Obs, start: Any, deterministic: bool | None) -> Any:
-        """Actions for one observation or a batch; see `Agent.act`."""
+        """Choose actions for one observation or a batch; see `Agent.act`."""
         rows = self._converter.rows(obs)
         size, before = len(rows.present), self._present
         if self._policy.recurrent and before is not None and len(before) != size:
@@ -175,7 +180,7 @@ class Acting:
             )
         if before is None or len(before) != size:
             self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)
-        # The episode of an agent that was not there begins when it returns.
+        # The episode of an absent agent starts when the agent appears.
         starts = np.broadcast_to(np.asarray(~before if start is None else start, bool), (size,))
         self._present = rows.present
         if deterministic not in self._steps:
@@ -198,9 +203,13 @@ class Acting:
 def act_function(
     config: Config, policy: Policy, deterministic: bool | None, *, apart: bool = False
 ) -> AgentAct:
-    """The policy's way to act: its mode, samples of it, or for None as the config says.
+    """Return the policy's function for actions.
 
-    `apart`: it takes a key for each of some groups of rows, not one for all.
+    Args:
+        config: selects `eval.stochastic`, if `deterministic` is None.
+        policy: of the agent.
+        deterministic: True for the distribution's mode, False for samples.
+        apart: if True, the function takes one key per group of rows instead of one key.
     """
     if deterministic is None:
         deterministic = not config.eval.stochastic
@@ -210,7 +219,7 @@ def act_function(
 
 
 def abstract_agents(config: Config, size: int) -> AgentState:
-    """The shapes of `size` agents' parameters and statistics."""
+    """Return the shapes of the parameters and statistics of `size` agents."""
     agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
     keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), size))
     return jax.eval_shape(jax.vmap(agent.policy.init), keys)

@@ -1,9 +1,9 @@
-"""Asynchronous training: collects the next rollout while it learns from the last one.
+"""Asynchronous training: collect the next rollout while learning from the last one.
 
 An actor thread collects rollout k + 1 with the parameters before update k, while update k learns
-from rollout k. Then both wait for each other. So the acting policy is one update behind the learner
-(except in the first rollout), and results do not depend on the speed of either. An iteration takes
-as long as the slower of the two.
+from rollout k. Then both wait for each other. The acting policy is one update behind the learner,
+except in the first rollout, and results do not depend on the speed of either. An iteration takes as
+long as the slower of the two.
 
 Probability ratios use the stored log-probabilities of the acting policy, and observations are
 normalised with its statistics.
@@ -31,23 +31,23 @@ class Collected(NamedTuple):
     """A rollout that the actor passes to the learner."""
 
     rollout: Rollout
-    key: Key  # the state's, after this rollout's update
-    update: int  # number of updates before the acting policy
+    key: Key  # key of the state after this rollout's update
+    update: int  # updates that the acting policy was trained for
 
 
 class AsynchronousTraining:
-    """Updates whose rollouts are collected in parallel: (state, hp, 1) -> (state, metrics).
+    """A training function, (state, hp, 1) -> (state, metrics), with rollouts in another thread.
 
-    The actor's part runs on a CPU, where waiting for a simulator does not block the learner.
+    The actor runs on a CPU device, where waiting for a simulator does not block the learner.
 
     Args:
-        parts: of one agent.
-        state: of the shapes to compile for.
-        hp: the member's hyperparameters.
+        parts: of the training, with one agent.
+        state: with the shapes to compile for.
+        hp: hyperparameters of the agent.
     """
 
     def __init__(self, parts: Parts, state: TrainState, hp: Hyperparams) -> None:
-        """Compiles the actor's and the learner's part."""
+        """Compile the programs of the actor and the learner."""
         self._sparse = parts.env.spec.absent
         self._learner_device = parts.shards.devices[0]
         self._actor_device = jax.local_devices(backend="cpu")[-1]
@@ -58,26 +58,26 @@ class AsynchronousTraining:
         self._waiting: Future[Collected] | None = None
 
     def __call__(self, state: TrainState, hp: Hyperparams, num_updates: Any) -> Trained:
-        """Run an update on the last collected rollout, and begin to collect the next one."""
-        assert num_updates == 1, "each update waits for a rollout"
+        """Run one update on the last rollout, and start to collect the next one."""
+        assert num_updates == 1, "asynchronous training runs one update per call"
         update, total = int(state.update[0]), float(np.max(hp.total_updates))
         waiting = self._waiting
         if waiting is None:
             waiting = self._begin(state.agent, state.rollout, state.key, update, update / total)
         rollout, key, acted = waiting.result()
         if self._sparse or update + 1 < total:
-            # Where agents may be absent, the progress after this update is not known yet.
+            # If agents may be absent, the progress after this update is not known yet.
             after = update + (not self._sparse)
             self._waiting = self._begin(state.agent, rollout.end, key, update, after / total)
-        here = jax.device_put(rollout, self._learner_device)
-        state, metrics = self._learn(state, here, hp)
+        rollout = jax.device_put(rollout, self._learner_device)
+        state, metrics = self._learn(state, rollout, hp)
         lag = {LAG: np.array([update - acted], np.float32)}
         return state, metrics._replace(extras=metrics.extras | lag)
 
     def _begin(
         self, agent: AgentState, state: RolloutState, key: Key, update: int, progress: float
     ) -> Future[Collected]:
-        """Begin to collect a rollout; see `learner.collect`."""
+        """Start to collect a rollout; see `learner.collect`."""
 
         def collect() -> Collected:
             arguments = agent, state, key, np.float32(progress)
@@ -88,12 +88,12 @@ class AsynchronousTraining:
         return self._pool.submit(collect)
 
     def close(self) -> None:
-        """Wait for the rollout that is being collected; its simulator can be closed then."""
+        """Wait for the current rollout. Its simulator can be closed afterwards."""
         self._pool.shutdown()
 
 
 def trace_actor(parts: Parts, state: TrainState, device: jax.Device) -> Any:
-    """Trace the actor's part for the actor's device, which may differ from the learner's."""
+    """Trace the actor's program for its device, which may differ from the learner's."""
 
     def collect_one(
         parts: Parts, agent: AgentState, rollout: RolloutState, key: Key, progress: Scalar
@@ -101,16 +101,16 @@ def trace_actor(parts: Parts, state: TrainState, device: jax.Device) -> Any:
         keys = split_keys(key)
         return learner.collect(parts, agent, rollout, keys.act, progress), keys.next
 
-    here = Shards(parts.config.num_shards, [device], parts.shards.num_members)
+    shards = Shards(parts.config.num_shards, [device], parts.shards.num_members)
     axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key, None)
     members = ((0, 0, 0, None), 0)
-    collect = map_over_shards(parts._replace(shards=here), collect_one, axes, 0, members)
-    given = state.agent, state.rollout, state.key, np.float32(0)
-    return jax.jit(collect).trace(*jax.device_put(given, device))
+    collect = map_over_shards(parts._replace(shards=shards), collect_one, axes, 0, members)
+    arguments = state.agent, state.rollout, state.key, np.float32(0)
+    return jax.jit(collect).trace(*jax.device_put(arguments, device))
 
 
 def trace_learner(parts: Parts, state: TrainState, rollout: Any, hp: Hyperparams) -> Any:
-    """Trace the learner's part, for rollouts of these shapes."""
+    """Trace the learner's program for rollouts of these shapes."""
     axes = (STATE_AXES, 0, None), (STATE_AXES, None)
     learn = map_over_shards(parts, learner.learn, *axes)
     return jax.jit(learn).trace(state, rollout, hp)

@@ -1,9 +1,9 @@
-"""Checkpoints: the only file that imports orbax and tensorstore.
+"""Checkpoints. Only this module imports orbax and tensorstore.
 
-A checkpoint has four items: `agent` (all that evaluation needs), `train` (the rest of the
+A checkpoint has four items: `agent` (all that evaluations need), `train` (the rest of the
 TrainState), `progress` (host counters and the checksum of every array) and, after the first
-evaluation, `best`: the best agent so far. All arrays have a leading axis of members. Orbax renames
-a finished checkpoint into place: a run that is killed while saving still has its last complete one.
+evaluation, `best` (the best agent so far). All arrays have a leading axis of agents. Orbax renames
+a checkpoint when it is complete, so a killed run still has its last complete checkpoint.
 """
 
 import contextlib
@@ -44,20 +44,20 @@ log = logging.getLogger("purejaxppo")
 T = TypeVar("T")
 
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""Suffix of the folder of a checkpoint that is being written."""
+"""Suffix of the folder of an unfinished checkpoint."""
 ITEMS = ("agent", "train", "progress", "best")
 CHECKSUMS = "checksums"
-"""Key of the checksums among the saved counters; version 0.2 did not write it."""
+"""Key of the checksums in the saved counters. Version 0.2 did not write it."""
 ZARR = "/.zarray"
-"""Suffix of the keys under which tensorstore stores the descriptions of arrays."""
+"""Suffix of tensorstore's keys for the metadata of arrays."""
 
 
 class DamagedError(ValueError):
-    """A checkpoint that cannot be read, or that differs from what was saved."""
+    """A checkpoint cannot be read, or has changed since it was saved."""
 
 
 class UnreadableError(Stopped, ValueError):
-    """A folder in which checkpoints can be written but not read."""
+    """Checkpoints can be written into a folder, but not read from it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Checkpoint:
     Attributes:
         folder: its folder, named after its environment steps.
         progress: its counters.
-        checksums: by item and array, "agent.params.w"; None if version 0.2 saved it.
+        checksums: by item and array, such as "agent.params.w"; None if version 0.2 saved it.
     """
 
     folder: Path
@@ -76,10 +76,10 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> "Checkpoint":
-        """Reads the counters of a checkpoint.
+        """Read the counters of a checkpoint.
 
         Raises:
-            DamagedError: they cannot be read.
+            DamagedError: the counters cannot be read.
         """
         with _damage("progress"):
             counters = json.loads((folder / "progress" / "metadata").read_bytes())
@@ -97,55 +97,57 @@ class Checkpoint:
         return saved or (self.folder / "best").is_dir()
 
     def arrays(self, item: str) -> dict[str, np.ndarray]:
-        """Reads all arrays of an item by name, and compares checksums; random keys as their data.
+        """Read all arrays of an item by name, and compare their checksums.
+
+        Random keys are returned as their data.
 
         Raises:
-            DamagedError: they cannot be read, or were changed.
+            DamagedError: an array cannot be read, or has changed.
         """
         with _damage(item), _plain_path(self.folder / item) as folder:
             arrays = _read_arrays(folder)
         if self.checksums is not None:
-            found = checksums.of_arrays(_prefixed(item, arrays))
+            current = checksums.of_arrays(_prefixed(item, arrays))
             saved = {name: x for name, x in self.checksums.items() if name.startswith(f"{item}.")}
-            if wrong := sorted(dict(found.items() ^ saved.items())):
+            if wrong := sorted(dict(current.items() ^ saved.items())):
                 raise DamagedError(f"{wrong[0]} has a wrong checksum")
         return arrays
 
     def check(self) -> None:
-        """Reads everything.
+        """Read all items.
 
         Raises:
-            DamagedError: an item cannot be read, or was changed.
+            DamagedError: an item cannot be read, or has changed.
         """
         for item in ("agent", "train", *["best"] * self.has_best):
             self.arrays(item)
 
     def restore(self, item: str, template: Any) -> Any:
-        """Reads an item into the shapes, types and shardings of `template`.
+        """Read an item into the shapes, types and shardings of `template`.
 
         Raises:
-            DamagedError: as `arrays`.
-            ValueError: the arrays do not fit the template.
+            DamagedError: see `arrays`.
+            ValueError: the arrays do not match the template.
         """
         return _placed(self.arrays(item), template, self.folder)
 
 
 class Checkpoints:
-    """The checkpoints of one run folder, for the run that trains in it.
+    """The checkpoints in the folder of a run that trains.
 
-    The constructor reads the newest checkpoint. If it is damaged, it is renamed, and the newest
-    intact one is used instead. Process 0 chooses for all.
+    The constructor reads the newest checkpoint. If it is damaged, the constructor renames it and
+    selects the newest intact one. Process 0 selects for all processes.
 
     Args:
-        run_dir: the run's folder; `checkpoints/` in it has a folder per checkpoint, STEPS.
-        keep: number of the newest checkpoints that stay on disk.
+        run_dir: the run folder. Each checkpoint is the folder `checkpoints/STEPS` in it.
+        keep: number of newest checkpoints that stay on disk.
 
     Raises:
         ValueError: all existing checkpoints are damaged.
     """
 
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
-        """Opens (and creates) the folder."""
+        """Open the folder, and create it if needed."""
         self._folder = run_dir / "checkpoints"
         self._keep = keep
         latest = None
@@ -160,15 +162,15 @@ class Checkpoints:
         self._saving = False
         self._closing = contextlib.ExitStack()
         self._plain = self._closing.enter_context(_plain_path(self._folder))
-        # If a folder that is created in the background cannot be created, threads wait for it for
-        # five minutes and keep the process alive.
+        # If Orbax cannot create a folder in the background, its threads wait for five minutes and
+        # keep the process alive.
         now = ocp.AsyncOptions(create_directories_asynchronously=False)
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(), async_options=now
         )
 
     def _newest_intact(self) -> int:
-        """Returns the steps of the newest intact checkpoint, and renames newer, damaged ones."""
+        """Return the steps of the newest intact checkpoint, and rename newer damaged ones."""
         advice = "Restore a backup, delete this run with --clobber, or use another --run_dir."
         _, step, damaged = _first_intact(self._folder, lambda saved: saved.check(), advice)
         if damaged:
@@ -183,7 +185,7 @@ class Checkpoints:
         return step
 
     def _set_aside(self, step: int) -> Path:
-        """Renames the folder of a damaged checkpoint; returns its new path."""
+        """Rename the folder of a damaged checkpoint; return its new path."""
         folder, number = self._folder / str(step), 1
         target = folder.with_suffix(".damaged")
         while target.exists():
@@ -192,22 +194,30 @@ class Checkpoints:
         return folder.rename(target)
 
     def latest(self) -> int | None:
-        """Environment steps of the last save, None if there is none."""
+        """Return the environment steps of the last checkpoint; None without one."""
         return self._latest
 
     def finished(self) -> int | None:
-        """Environment steps of the last save that is complete on disk, None if there is none."""
+        """Return the steps of the last checkpoint that is complete on disk; None without one."""
         return max(_steps(self._folder), default=None)
 
     def progress(self) -> Progress:
-        """The counters of the last save, without its arrays."""
+        """Read the counters of the last checkpoint."""
         return Checkpoint.open(self._folder / str(self._latest)).progress
 
     def save(self, state: TrainState, progress: Progress, best: AgentState | None = None) -> bool:
-        """Saves the whole state, in the background; the caller may donate it right after.
+        """Start to save the whole state in the background.
 
-        `best` holds the best agent of each member, in one tree. Returns False if these steps are
-        saved already. The first checkpoint of a run is read back before this returns.
+        The state is copied first, so the caller may donate it. The first checkpoint of a run is
+        written and read back before this returns.
+
+        Args:
+            state: of the run.
+            progress: counters of the run.
+            best: the best agent of each seed, in one tree.
+
+        Returns:
+            False if a checkpoint of these steps exists already.
 
         Raises:
             UnreadableError: the first checkpoint cannot be read back.
@@ -252,25 +262,26 @@ class Checkpoints:
                     ) from error
 
     def restore(self, template: TrainState) -> tuple[TrainState, AgentState | None, Progress]:
-        """Loads the last save: the state, the best agents and the counters.
+        """Load the state, the best agents and the counters of the last checkpoint.
 
-        `template` gives the shapes, types and shardings of the state.
+        Args:
+            template: a state with the shapes, types and shardings to restore.
 
         Raises:
-            ValueError: the checkpoint does not fit the template.
+            ValueError: the checkpoint does not match the template.
         """
         saved = Checkpoint.open(self._folder / str(self._latest))
         agent = saved.restore("agent", template.agent)
-        rest = template.replace(agent=None)
-        train = _with_empty(saved.restore("train", _without_empty(rest)), rest)
+        without_agent = template.replace(agent=None)
+        train = _with_empty(saved.restore("train", _without_empty(without_agent)), without_agent)
         best = saved.restore("best", template.agent) if saved.has_best else None
         return train.replace(agent=agent), best, saved.progress
 
     def wait(self) -> None:
-        """Waits until saves in progress are on disk, and deletes old ones.
+        """Wait until checkpoints in progress are on disk, and delete old checkpoints.
 
         Raises:
-            OSError: a save could not be written.
+            OSError: a checkpoint could not be written.
         """
         with self._writing():
             self._checkpointer.wait_until_finished()
@@ -279,7 +290,7 @@ class Checkpoints:
                 shutil.rmtree(self._folder / str(step), ignore_errors=True)
 
     def close(self) -> None:
-        """Waits for saves in progress, and closes the folder."""
+        """Wait for checkpoints in progress, and close the folder."""
         with self._closing:
             try:
                 self.wait()
@@ -288,30 +299,30 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Names the folder in errors of writing, and removes unfinished saves after them.
+        """Name the folder in write errors, and remove unfinished checkpoints after them.
 
         Raises:
-            OSError: in one sentence.
+            OSError: one sentence about the problem.
         """
         try:
             with named_write_errors(self._folder, Exception):
                 yield
         except OSError:
             self._latest, self._saving = self.finished(), False
-            for _ in range(10):  # threads of the save may still write for a short time
+            for _ in range(10):  # threads of Orbax may still write for a short time
                 self._remove_unfinished()
                 time.sleep(0.1)
             raise
 
     def _remove_unfinished(self) -> None:
-        """Deletes the folders of unfinished saves as far as possible."""
+        """Delete the folders of unfinished checkpoints as far as possible."""
         for path in self._folder.glob(f"*{UNFINISHED}"):
             shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _damage(item: str) -> Iterator[None]:
-    """Turns any failure to read an item into one sentence.
+    """Convert any failure to read an item to a DamagedError with one sentence.
 
     Raises:
         DamagedError: the item cannot be read.
@@ -320,7 +331,7 @@ def _damage(item: str) -> Iterator[None]:
         yield
     except DamagedError:
         raise
-    except Exception as error:  # orbax and tensorstore raise many classes
+    except Exception as error:  # orbax and tensorstore raise many types
         log.debug("reading a checkpoint failed", exc_info=True)
         reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise DamagedError(f"{item} cannot be read{reason}") from error
@@ -328,10 +339,10 @@ def _damage(item: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_path(folder: Path) -> Iterator[Path]:
-    """Yields a path to a folder that orbax and tensorstore can use.
+    """Yield a path to a folder that orbax and tensorstore can use.
 
-    Orbax reads `[`, `*` and `?` in a path as a glob pattern, and tensorstore reads a backslash as a
-    slash. Paths with such characters are replaced by a temporary symlink.
+    Orbax treats `[`, `*` and `?` in a path as a glob pattern, and tensorstore treats a backslash as
+    a slash. A temporary symlink replaces paths with such characters.
     """
     path = str(folder.resolve())
     if re.fullmatch(r"[^\\*?\[\]\ud800-\udfff]*", path):
@@ -344,9 +355,9 @@ def _plain_path(folder: Path) -> Iterator[Path]:
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Reads the arrays of an item by name.
+    """Read the arrays of an item by name.
 
-    Orbax could read them, but after a damaged array its unfinished reads print tracebacks.
+    Orbax is not used here, because its unfinished reads print tracebacks after a damaged array.
     """
     context = ts.Context()
     store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
@@ -371,12 +382,12 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _prefixed(item: str, tree: Any) -> dict[str, Any]:
-    """The arrays of an item by the names of their checksums, "agent.params.w"."""
+    """Return the arrays of an item by the names of their checksums, "agent.params.w"."""
     return {f"{item}.{name}": x for name, x in named_leaves(tree).items()}
 
 
 def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
-    """Puts arrays into the tree of a template, on its devices.
+    """Put arrays into the tree of a template, on its devices.
 
     Raises:
         ValueError: names or shapes differ.
@@ -387,15 +398,15 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
         for name, x in leaves.items()
     }
     arrays = _with_more_starts(arrays, shapes)
-    found = {name: x.shape for name, x in arrays.items()}
-    if shapes.keys() - found.keys() == {"bonus_return"}:
+    saved_shapes = {name: x.shape for name, x in arrays.items()}
+    if shapes.keys() - saved_shapes.keys() == {"bonus_return"}:
         raise ValueError(
             f"{folder}: version 0.2 or older saved this checkpoint and scaled intrinsic rewards "
             f"differently. The run cannot be resumed, but it can be evaluated. To train, use "
             f"another --run_dir."
         )
-    if shapes != found:
-        log.debug("%s: expected shapes %s, found %s", folder, shapes, found)
+    if shapes != saved_shapes:
+        log.debug("%s: expected shapes %s, found %s", folder, shapes, saved_shapes)
         raise ValueError(
             f"{folder}: the checkpoint does not match the run's config.yaml. One of them was "
             f"changed, damaged, or written by another version."
@@ -407,7 +418,7 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
 def _with_more_starts(
     arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Repeat the starts in states of version 0.2 to the number that this version has.
+    """Repeat the start states in checkpoints of version 0.2 to the number of this version.
 
     Their `turn` is missing if all starts were drawn for every rollout.
     """
@@ -422,7 +433,7 @@ def _with_more_starts(
 
 
 def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
-    """Puts an array on the devices of another one; each process stores its part."""
+    """Put an array on the devices of another array; each process stores its part."""
     if _is_key(like):
         wrap = functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(like))
         return jax.jit(wrap, out_shardings=like.sharding)(array)
@@ -431,36 +442,36 @@ def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
 
 
 def _without_empty(tree: Any) -> Any:
-    """Removes a tree's arrays of size 0, which orbax cannot save; MJX's states have some."""
+    """Remove arrays of size 0, which MJX's states have and orbax cannot save."""
     return jax.tree.map(lambda x: x if x.size else None, tree)
 
 
 def _with_empty(tree: Any, template: Any) -> Any:
-    """Undoes `_without_empty`."""
-    rest = iter(jax.tree.leaves(tree))
+    """Undo `_without_empty`."""
+    nonempty = iter(jax.tree.leaves(tree))
     leaves, structure = jax.tree.flatten(template)
     full = [
-        next(rest) if x.size else jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding)
+        next(nonempty) if x.size else jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding)
         for x in leaves
     ]
     return jax.tree.unflatten(structure, full)
 
 
 def _snapshot(tree: Any) -> Any:
-    """Copies arrays, so that the originals can be donated.
+    """Copy arrays, because the originals may be donated.
 
-    A process that trains alone copies them to the host: of arrays on several devices orbax saves
-    slices, and compiles a program for each shape. Several processes copy them where they are.
+    A single process copies them to the host: for arrays on several devices, orbax saves slices and
+    compiles a program for each shape. Several processes copy them on their devices.
     """
     if processes.is_distributed():
         return _copies(tree)
     for x in jax.tree.leaves(tree):
-        x.copy_to_host_async()  # of an accelerator: all of them at once
+        x.copy_to_host_async()  # all arrays of an accelerator in parallel
     return jax.tree.map(_host_copy, tree)
 
 
 def _host_copy(x: jax.Array) -> np.ndarray | jax.Array:
-    """A copy on the host; of random keys, which have no type there, on a device."""
+    """Copy an array to the host; random keys, which NumPy does not support, on their device."""
     if _is_key(x):
         return jax.device_put(x, x.sharding, may_alias=False)
     return np.array(x)
@@ -472,7 +483,7 @@ def _is_key(x: jax.Array | jax.ShapeDtypeStruct) -> bool:
 
 @jax.jit
 def _copies(tree: Any) -> Any:
-    """Copies arrays where they are."""
+    """Copy arrays on their devices."""
     return jax.tree.map(jnp.copy, tree)
 
 
@@ -482,20 +493,21 @@ def restore(
     *,
     overrides: Mapping[str, Any] | None = None,
 ) -> Agent:
-    """Restores a trained agent, with its training normaliser, from a run folder.
+    """Restore a trained agent with its observation normaliser from a run folder.
 
-    For a run of many agents it has them all; `Agent.member` selects one. Where no evaluation has
-    found a best agent, "best" is the last save, and a warning is logged. Restoring runs code: the
-    config may name files, modules and programs, which `runs.folder.imports` lists.
+    If the run has several agents, the result holds all of them, and `Agent.member` selects one. If
+    no agent has been evaluated, "best" is the last checkpoint, and a warning is logged. Restoring
+    executes code: the config may name files, modules and programs, which `runs.folder.imports`
+    lists.
 
     Args:
-        run_dir: as made by `purejaxppo train`.
-        checkpoint: "best", "last", or the environment steps of a save.
-        overrides: values of config fields by dotted name, above all objects that the config
-            cannot restore: {"env.name": Walk()}.
+        run_dir: the run folder, as written by `purejaxppo train`.
+        checkpoint: "best", "last", or the environment steps of a checkpoint.
+        overrides: values of config fields by dotted name, for objects that config.yaml cannot
+            restore: {"env.name": Walk()}.
 
     Raises:
-        ValueError: no such run or checkpoint; says what there is.
+        ValueError: the run or the checkpoint does not exist or cannot be read.
     """
     run_dir = Path(run_dir)
     check_is_run(run_dir)
@@ -527,10 +539,12 @@ def restore(
 
 
 def restore_all(run_dir: str | Path) -> list[Agent]:
-    """Restores the agents of all checkpoints of a run, in order; a warning names damaged ones.
+    """Restore the agents of all intact checkpoints of a run, in order.
+
+    A warning names damaged checkpoints.
 
     Raises:
-        ValueError: no such run, or nothing has been saved, or all checkpoints are damaged.
+        ValueError: the run does not exist, or has no intact checkpoint.
     """
     run_dir = Path(run_dir)
     check_is_run(run_dir)
@@ -547,21 +561,21 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
 
 
 def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
-    """Reads a checkpoint, an item and its arrays; `restore` describes the arguments and errors."""
-    saves = run_dir / "checkpoints"
-    steps = _steps(saves)
+    """Read a checkpoint, an item and its arrays; `restore` describes the arguments and errors."""
+    folder = run_dir / "checkpoints"
+    steps = _steps(folder)
     if not steps:
         raise ValueError(f"{run_dir}: no checkpoint has been saved yet")
     if checkpoint in ("best", "last"):
         return _find_newest(run_dir, best=checkpoint == "best")
     step = whole(int(checkpoint) if str(checkpoint).isdecimal() else checkpoint)
     if step not in steps:
-        has_best = (saves / str(steps[-1]) / "best").is_dir()
+        has_best = (folder / str(steps[-1]) / "best").is_dir()
         known = ["best"] * has_best + ["last", *map(str, steps)]
         raise ValueError(
             f"{run_dir}: unknown checkpoint {checkpoint!r}. Checkpoints: {', '.join(known)}"
         )
-    folder = saves / str(step)
+    folder /= str(step)
     try:
         saved = Checkpoint.open(folder)
         return saved, "agent", saved.arrays("agent")
@@ -576,7 +590,7 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[s
 
 
 def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
-    """Reads the best or the last agent from the newest checkpoint in which it is intact."""
+    """Read the best or the last agent from the newest checkpoint in which it is intact."""
 
     def read(saved: Checkpoint) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
         item = "best" if best and saved.has_best else "agent"
@@ -600,10 +614,10 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[st
 def _first_intact(
     folder: Path, read: Callable[[Checkpoint], T], advice: str
 ) -> tuple[T, int, dict[int, str]]:
-    """Reads the newest intact checkpoint of a folder that has checkpoints.
+    """Read the newest intact checkpoint of a folder with checkpoints.
 
-    A run that trains at the same time deletes old checkpoints. If there is a newer checkpoint after
-    a failure, the folder is listed again, and the failure does not count as damage.
+    A run that trains at the same time deletes old checkpoints. If a newer checkpoint has appeared
+    after a failure, the folder is listed again, and the failure is not treated as damage.
 
     Returns:
         The result of `read`, the steps of its checkpoint, and the damage of newer checkpoints by
@@ -628,13 +642,13 @@ def _first_intact(
 
 
 def _described(folder: Path, damaged: dict[int, str]) -> str:
-    """Names the damaged checkpoints of a folder."""
+    """Name the damaged checkpoints of a folder."""
     reasons = ", ".join(f"{step} ({reason})" for step, reason in damaged.items())
     return f"{folder}: damaged checkpoint{'s' * (len(damaged) > 1)} {reasons}"
 
 
 def _steps(folder: Path) -> list[int]:
-    """The finished checkpoints of a folder, in order; other files and folders are ignored."""
+    """Return the finished checkpoints of a folder in order, and ignore other files."""
     if not folder.is_dir():
         return []
     return sorted(

@@ -1,4 +1,4 @@
-"""Checksums of arrays that do not depend on how the arrays are sharded."""
+"""Checksums of arrays that do not depend on the sharding of the arrays."""
 
 import json
 import zlib
@@ -11,7 +11,7 @@ import numpy as np
 from purejaxppo.parallel import processes
 
 CHUNK = 1 << 16
-"""Number of elements that a sum converts at once."""
+"""Number of elements that a sum converts in one step."""
 
 
 def of_counters(counters: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Command lines to print: they work as printed in the shell that started this process."""
+"""Command lines for output, which you can copy into the shell that started this process."""
 
 import shlex
 import shutil
@@ -10,16 +10,17 @@ from purejaxppo.config.hints import short_path
 
 
 def command_line(command: str, *words: object) -> str:
-    """A command line that starts `command`: by the script `purejaxppo`, or by this Python.
+    """Return a command line that starts `command`.
 
-    The script is named where the shell finds it and it belongs to this environment; otherwise, as
-    where no environment is activated, this interpreter is, relative to the current folder.
+    It names the script `purejaxppo` if the shell finds it and it belongs to this environment.
+    Otherwise, for example without an activated environment, it names this interpreter by its path
+    relative to the current folder.
     """
     return shlex.join([*program(command), *map(str, words)])
 
 
 def program(command: str) -> list[str]:
-    """The words that start a command."""
+    """Return the words that start a command."""
     script = shutil.which("purejaxppo")
     if script and Path(script).absolute().parent == Path(sysconfig.get_path("scripts")):
         return ["purejaxppo", command]
@@ -27,9 +28,9 @@ def program(command: str) -> list[str]:
 
 
 def _interpreter() -> str:
-    """This interpreter: `python` if the shell finds it so, else its path."""
-    ours = Path(sys.executable)
-    found = shutil.which("python")
-    if found and Path(found).absolute() == ours:
+    """Return `python` if the shell finds this interpreter by that name, else its path."""
+    interpreter = Path(sys.executable)
+    shell_python = shutil.which("python")
+    if shell_python and Path(shell_python).absolute() == interpreter:
         return "python"
-    return str(short_path(ours))
+    return str(short_path(interpreter))

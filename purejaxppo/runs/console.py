@@ -1,4 +1,4 @@
-"""Terminal output: a progress bar or lines, and errors in one sentence."""
+"""Terminal output: progress, warnings and errors."""
 
 import contextlib
 import io
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 class Stopped(RuntimeError):
-    """A failure between two chunks of training; the message is one sentence for the user."""
+    """A run had to stop. The message is one sentence for the user."""
 
 
 class SafeStream:
-    """A text stream that drops output which cannot be written.
+    """A text stream that drops output that cannot be written.
 
-    The reader of a pipe may have ended, the terminal may be closed, or the disk may be full. None
-    of these ends a run. Characters that the stream cannot encode are replaced.
+    A closed pipe, a closed terminal and a full disk do not end a run. Characters that the stream
+    cannot encode are replaced.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        """Wraps a stream; None: it was closed before Python started."""
+        """Wrap a stream. None means that it was closed before Python started."""
         self.stream: Any = io.StringIO() if stream is None else stream
 
     def __getattr__(self, name: str) -> Any:
-        """Returns any other attribute of the stream."""
+        """Return any other attribute of the stream."""
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Writes a text as far as that is possible."""
+        """Write a text, or drop it."""
         with self._dropping():
             try:
                 self.stream.write(text)
@@ -45,7 +45,7 @@ class SafeStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flushes as far as that is possible."""
+        """Flush the stream, or drop its text."""
         with self._dropping():
             self.stream.flush()
 
@@ -53,16 +53,16 @@ class SafeStream:
     def _dropping(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # for good, and also when Python flushes it at exit
+        except BrokenPipeError:  # redirect it, because Python flushes it at exit
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
                 os.dup2(null.fileno(), self.stream.fileno())
-        except (OSError, ValueError):  # ValueError: it is closed
+        except (OSError, ValueError):  # ValueError: the stream is closed
             pass
 
 
 def ignore_output_errors() -> None:
-    """Lets this process continue when its output cannot be written."""
-    for descriptor in range(3):  # the next file would get the number of a closed one
+    """Drop output of this process that cannot be written, instead of raising an error."""
+    for descriptor in range(3):  # otherwise the next file would get a closed descriptor
         try:
             os.fstat(descriptor)
         except OSError:
@@ -81,7 +81,7 @@ class WarningPrinter(logging.Handler):
 def print_warnings() -> None:
     """Print the warnings of this package's logger as `warning: ...`.
 
-    Orbax adds a handler to the root logger, which would print them with the logger's name.
+    They do not propagate: Orbax adds a handler to the root logger, which would print them again.
     """
     logger = logging.getLogger("purejaxppo")
     logger.addHandler(WarningPrinter(logging.WARNING))
@@ -89,17 +89,17 @@ def print_warnings() -> None:
 
 
 def print_line(text: object) -> None:
-    """Prints a line."""
+    """Print a line."""
     print(text, file=SafeStream(sys.stdout), flush=True)
 
 
 class Console:
-    """Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
+    """Progress of a run: a live bar on a terminal, otherwise about 20 lines."""
 
     LINES = 20
 
     def __init__(self, total: int, *, quiet: bool = False, lines: bool = False) -> None:
-        """Starts at 0 of `total` steps; `quiet` shows nothing, `lines` no bar on a terminal."""
+        """Start at 0 of `total` steps. `quiet` prints nothing, `lines` replaces the bar by lines."""
         from rich.console import Console as RichConsole
 
         out: Any = SafeStream(sys.stdout)
@@ -124,21 +124,29 @@ class Console:
             self._task = self._bar.add_task("train", total=total, text="")
 
     def print_line(self, text: str) -> None:
-        """Prints one line."""
+        """Print one line."""
         self._console.print(text, markup=False)
 
     def __enter__(self) -> None:
-        """Shows the bar."""
+        """Show the bar."""
         if self._bar:
             self._bar.start()
 
     def __exit__(self, *error: object) -> None:
-        """Stops the bar, leaving its last state on the terminal."""
+        """Stop the bar, leaving its last state on the terminal."""
         if self._bar:
             self._bar.stop()
 
     def progress(self, done: int, env_steps: int, sps: float, row: "Row", left: float) -> None:
-        """Shows progress: `done` of the total, a row that may hold newer returns, seconds left."""
+        """Show the progress.
+
+        Args:
+            done: steps of the total.
+            env_steps: environment steps of each agent.
+            sps: steps per second.
+            row: metrics, which may contain new returns.
+            left: estimated seconds until the end.
+        """
         self._return = row.get("charts/episodic_return", self._return)
         self._evaluated = row.get("eval/return_mean", self._evaluated)
         text = f"{format_short(env_steps)} steps  {format_short(sps)} steps/s"
@@ -153,12 +161,12 @@ class Console:
 
 
 def format_return(x: float) -> str:
-    """Formats a return; - for NaN."""
+    """Format a return; - for NaN."""
     return "-" if math.isnan(x) else format_number(x)
 
 
 def format_short(x: float) -> str:
-    """Formats a number: 1234567 -> '1.23M'."""
+    """Format a number: 1234567 -> '1.23M'."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(x) >= limit:
             return f"{x / limit:.3g}{suffix}"
@@ -166,7 +174,7 @@ def format_short(x: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Formats seconds: 83.4 -> '1:23'."""
+    """Format seconds: 83.4 -> '1:23'."""
     if not math.isfinite(seconds):
         return "?"
     minutes, seconds = divmod(round(seconds), 60)
@@ -175,7 +183,7 @@ def format_duration(seconds: float) -> str:
 
 
 def message_of(error: object) -> str:
-    """The text of an error; of a system error the file and the reason, without its number."""
+    """Return the text of an error; of a system error, the file and the reason."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     reason = f"{error.strerror[0].lower()}{error.strerror[1:]}"
@@ -183,6 +191,6 @@ def message_of(error: object) -> str:
 
 
 def fail(error: object, code: int = 2) -> int:
-    """Prints an error, in one sentence on stderr; returns the exit code."""
+    """Print an error, in one sentence on stderr; return the exit code."""
     print(f"error: {message_of(error)}", file=SafeStream(sys.stderr))
     return code

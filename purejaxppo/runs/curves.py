@@ -1,4 +1,4 @@
-"""Learning curves as pictures."""
+"""Plots of learning curves."""
 
 import logging
 import math
@@ -15,18 +15,21 @@ log = logging.getLogger("purejaxppo")
 
 
 def confidence(values: np.ndarray) -> np.ndarray:
-    """Half the width of the 95 % confidence interval of the mean over axis 0, by Student's t."""
+    """Return half the width of the 95 % confidence interval (Student's t) of the mean over axis 0."""
     count = len(values)
     if count < 2:
         return np.full(values.shape[1:], np.nan)
-    from scipy import stats  # dear to import
+    from scipy import stats  # slow to import
 
     quantile = stats.t.ppf(0.975, count - 1)
     return quantile * values.std(axis=0, ddof=1) / math.sqrt(count)
 
 
 def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """(environment steps [P], values [members, P]) of a number at the P updates that all have."""
+    """Return (environment steps [P], values [agents, P]) of a column.
+
+    P counts the updates for which all agents have a row with this column.
+    """
     table: dict[float, dict[float, Row]] = {}
     for row in rows:
         if key in row:
@@ -39,7 +42,7 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
 
 
 def has_returns(rows: Iterable[Row]) -> bool:
-    """True if any row has a return."""
+    """Return True if any row has a return."""
     keys = "charts/episodic_return", "eval/return_mean"
     return any(math.isfinite(row.get(key, math.nan)) for row in rows for key in keys)
 
@@ -48,8 +51,8 @@ def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
     """Draw the learning curve of a run; return the reason if that fails, otherwise ""."""
     alike = len({member.ppo for member in members}) == 1
     size, seed = len(members), config.seed
-    what = f"{size} seeds from {seed}" if alike else f"{size} agents with different settings"
-    title = f"{config.env.name}, {what if size > 1 else f'seed {seed}'}"
+    several = f"{size} seeds from {seed}" if alike else f"{size} agents with different settings"
+    title = f"{config.env.name}, {several if size > 1 else f'seed {seed}'}"
     path, evaluated = run_dir / "learning_curve.png", config.eval.policy
     try:
         rows = read_csv(run_dir / "metrics.csv")
@@ -65,17 +68,17 @@ def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
 def plot_returns(
     rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
 ) -> None:
-    """Draws the learning curve of a run: training and evaluation return over environment steps.
+    """Draw the learning curve of a run: training and evaluation return over environment steps.
 
-    Of several agents it shows each, their mean and its confidence interval; of one alone, the
-    standard deviation over the episodes of its evaluations.
+    With several agents, the plot shows each agent, the mean, and its confidence interval. With one
+    agent, it shows the standard deviation over the episodes of each evaluation.
 
     Args:
         rows: of metrics.csv.
-        path: of the picture.
-        title: above it.
-        evaluated: the kind of policy in evaluations, deterministic or stochastic.
-        band: draw the confidence interval of several agents.
+        path: of the PNG file.
+        title: of the plot.
+        evaluated: policy of the evaluations, "deterministic" or "stochastic".
+        band: whether to draw the confidence interval of several agents.
     """
     rows = list(rows)
     figure, axes = figure_over_steps(title, "episodic return (sum of rewards)")
@@ -86,23 +89,23 @@ def plot_returns(
         steps, values = member_curves(rows, key)
         if not values.size:
             continue
-        mean, half, about = values.mean(axis=0), confidence(values), "95 % confidence band"
+        mean, half, band_label = values.mean(axis=0), confidence(values), "95 % confidence band"
         if len(values) > 1:
             thin = max(0.08, 0.5 / len(values) ** 0.5)
             axes.plot(steps, values.T, color=color, lw=0.6, alpha=thin)
         elif key.startswith("eval"):
-            (half,), about = member_curves(rows, "eval/return_std")[1], "± std over episodes"
+            (half,), band_label = member_curves(rows, "eval/return_std")[1], "± std over episodes"
         marker = "." if len(values) == 1 and key.startswith("eval") else ""
-        of = f": mean of {len(values)}" * (len(values) > 1)
-        axes.plot(steps, mean, color=color, lw=2, marker=marker, label=label + of)
+        legend = f"{label}: mean of {len(values)}" if len(values) > 1 else label
+        axes.plot(steps, mean, color=color, lw=2, marker=marker, label=legend)
         if band and np.isfinite(half).any():
-            style = {"color": color, "alpha": 0.25, "lw": 0, "label": about}
+            style = {"color": color, "alpha": 0.25, "lw": 0, "label": band_label}
             axes.fill_between(steps, mean - half, mean + half, **style)
     save_figure(figure, path)
 
 
 def figure_over_steps(title: str, label: str):
-    """A figure of a number with this label over environment steps, and its axes."""
+    """Return an empty figure and its axes, for a quantity over environment steps."""
     figure = new_figure(7, 4.2)
     axes = figure.add_subplot()
     axes.set_xlabel("environment steps")
@@ -114,7 +117,7 @@ def figure_over_steps(title: str, label: str):
 
 
 def new_figure(width: float, height: float):
-    """An empty figure of `width` x `height` inches, which needs no display."""
+    """Return an empty figure of `width` x `height` inches. It needs no display."""
     import matplotlib
 
     matplotlib.use("Agg", force=False)
@@ -124,7 +127,7 @@ def new_figure(width: float, height: float):
 
 
 def save_figure(figure, path: Path) -> None:
-    """Writes a picture atomically; adds a legend to each axes that has labels."""
+    """Write a figure to a PNG file atomically, with a legend in each axes that has labels."""
     for axes in figure.axes:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best")

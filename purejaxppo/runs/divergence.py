@@ -1,4 +1,4 @@
-"""Simulators that diverge: the first value that did."""
+"""Diverging simulators: find the first value that diverged."""
 
 import logging
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ REMEDY = (
 
 
 def first_obs_value(state: TrainState) -> str:
-    """Name the first value of the current observations that diverged; "" if none did."""
+    """Describe the first value of the current observations that diverged; "" if none did."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.rollout.obs):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
@@ -42,13 +42,13 @@ def first_obs_value(state: TrainState) -> str:
 
 
 def find_value(parts: Parts, envs: Sequence[Env], state: TrainState, member: int) -> str:
-    """Name a value that diverged in the environments of an agent; "" if it is unknown.
+    """Describe a value that diverged in the environments of an agent; "" if unknown.
 
-    A simulator on the host keeps it. For simulators in JAX, it is searched in another rollout.
+    A host simulator stores it. For simulators in JAX, another rollout searches for it.
 
     Args:
         parts: of the run.
-        envs: of training and of evaluations.
+        envs: environments of training and of evaluations.
         state: of the run.
         member: index of the agent.
     """
@@ -57,11 +57,11 @@ def find_value(parts: Parts, envs: Sequence[Env], state: TrainState, member: int
     if processes.is_distributed():  # each process has only a part of the state
         return ""
     try:
-        here = jax.device_get((state.agent, state.update, state.rollout, state.key))
-        agent, update, rollout, key = jax.tree.map(lambda x: x[member], here)
-        rollout, key = jax.tree.map(lambda x: x[0], (rollout, key))  # the first shard's
+        arrays = jax.device_get((state.agent, state.update, state.rollout, state.key))
+        agent, update, rollout, key = jax.tree.map(lambda x: x[member], arrays)
+        rollout, key = jax.tree.map(lambda x: x[0], (rollout, key))  # of the first shard
         return replayed_value(parts, agent, update, rollout, key)
-    except Exception:  # training does not depend on it
+    except Exception:  # only a message depends on it
         log.debug("no value found that diverged", exc_info=True)
         return ""
 
@@ -69,9 +69,9 @@ def find_value(parts: Parts, envs: Sequence[Env], state: TrainState, member: int
 def replayed_value(
     parts: Parts, agent: AgentState, update: Array, state: RolloutState, key: Key
 ) -> str:
-    """Name the first value that diverges in another rollout from a state; "" if none does.
+    """Describe the first value that diverges in another rollout; "" if none does.
 
-    For environments in JAX. Healthy runs never trace this program.
+    Only for environments in JAX. Healthy runs never trace this program.
 
     Args:
         parts: of the run.
@@ -92,7 +92,7 @@ def replayed_value(
 def _search(
     parts: Parts, agent: AgentState, state: RolloutState, key: Key, progress: Scalar
 ) -> tuple[Array, TaskStep]:
-    """Steps as `rollout.collect` -> (any step diverged, one row of the first step that did)."""
+    """Collect a rollout; return whether a step diverged, and a row of the first such step."""
     env = cast(VectorEnv, parts.env)
     key = split_keys(key).act
     state = begin_rollout(parts, state, key, progress)
@@ -100,7 +100,9 @@ def _search(
     def body(before: RolloutState, key: Key) -> tuple[RolloutState, tuple[Array, TaskStep]]:
         after, row = step(env, partial(parts.act, agent), before, key)
         _, raw = env.raw_step(stream(key, ENVIRONMENTS), before.env, row.choice.env_action)
-        groups = row.out.diverged.reshape(len(raw.reward), -1)  # a world's: of any agent
+        groups = row.out.diverged.reshape(
+            len(raw.reward), -1
+        )  # of any agent of a multi-agent environment
         bad = jnp.any(groups, axis=1)
         return after, (jnp.any(bad), jax.tree.map(lambda x: x[jnp.argmax(bad)], raw))
 
@@ -111,5 +113,5 @@ def _search(
 
 
 def _names(path: Any) -> tuple[str, ...]:
-    """The keys of a path in a pytree, as text."""
+    """Return the keys of a path in a pytree as text."""
     return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)

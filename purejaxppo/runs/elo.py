@@ -1,4 +1,4 @@
-"""Elo ratings from games of pairs: maximum likelihood, a table and a picture."""
+"""Elo ratings by maximum likelihood, as a table and a plot."""
 
 import csv
 import math
@@ -12,36 +12,36 @@ from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.curves import figure_over_steps, save_figure
 
 POINTS = 400 / math.log(10)
-"""Elo points for each unit of the log-odds of winning."""
+"""Elo points per unit of the log-odds of winning."""
 CONFIDENT = 1.96
-"""Standard deviations to either side of a 95 % interval."""
+"""Half the width of a 95 % interval, in standard deviations."""
 
 
 @dataclass(frozen=True)
 class Ratings:
-    """Elo ratings of P players; the first one's is 0."""
+    """Elo ratings of P players. The first player's rating is 0."""
 
     elo: np.ndarray  # [P] points
     error: np.ndarray  # [P] standard error of the distance to the first player
     bounded: bool
-    """False if the likelihood alone had no maximum, so that a draw was added to every pair."""
+    """False if the likelihood had no maximum and a draw was added to every pair."""
 
 
 def ratings(score: np.ndarray) -> Ratings:
-    """Elo ratings by maximum likelihood in the model of Bradley & Terry.
+    """Compute Elo ratings by maximum likelihood in the Bradley-Terry model.
 
-    P[i beats j] = σ(xᵢ - xⱼ), and the rating is xᵢ 400 / ln 10 points; a draw counts as half a game
-    won and half a game lost. Standard errors are those of Fisher's information, and somewhat too
-    wide where there are draws.
+    P[i beats j] = σ(xᵢ - xⱼ), and the rating is xᵢ 400 / ln 10 points. A draw counts as half a game
+    won and half a game lost. Standard errors are from the Fisher information, which overestimates
+    them if there are draws.
 
-    The likelihood has no maximum if some players have won all of their games against all others. A
+    The likelihood has no maximum if some players have won all their games against all others. A
     draw is then added to every pair of players that met.
 
     Args:
-        score: [P, P], games that i has won against j, draws as halves; 0 on the diagonal.
+        score: float [P, P], games that i won against j, draws as halves; 0 on the diagonal.
 
-    Bradley & Terry 1952, https://doi.org/10.2307/2334029. Existence: Ford 1957,
-    https://doi.org/10.2307/2308513.
+    Reference: Bradley & Terry 1952, https://doi.org/10.2307/2334029. Existence of the maximum: Ford
+    1957, https://doi.org/10.2307/2308513.
     """
     games = score + score.T
     bounded = _connected(score > 0)
@@ -54,7 +54,7 @@ def ratings(score: np.ndarray) -> Ratings:
         weight = games * expected * (1 - expected)
         information = (np.diag(weight.sum(axis=1)) - weight)[1:, 1:]
         change = np.linalg.solve(information, gradient[1:])
-        # Far from the maximum a whole step may go beyond it.
+        # Far from the maximum, a full Newton step may overshoot.
         strength[1:] += change / max(1.0, np.abs(change).max())
         if np.abs(change).max() < 1e-9:
             break
@@ -63,7 +63,7 @@ def ratings(score: np.ndarray) -> Ratings:
 
 
 def _connected(beats: np.ndarray) -> bool:
-    """True if a chain of wins leads from each player to each other one."""
+    """Return True if a chain of wins leads from each player to each other player."""
     reach = beats | np.eye(len(beats), dtype=bool)
     for _ in range(len(beats)):
         reach = reach @ reach
@@ -71,7 +71,7 @@ def _connected(beats: np.ndarray) -> bool:
 
 
 def table(names: Sequence[str], found: Ratings, score: np.ndarray) -> list[dict[str, str]]:
-    """Rows of a table: a player, its rating with a 95 % interval, its games and its share won."""
+    """Return the rows of a table: player, rating with a 95 % interval, games, share won."""
     games = (score + score.T).sum(axis=1)
     half = CONFIDENT * found.error
     return [
@@ -88,7 +88,7 @@ def table(names: Sequence[str], found: Ratings, score: np.ndarray) -> list[dict[
 
 
 def aligned(rows: Sequence[dict[str, str]]) -> str:
-    """A table as text, its columns aligned at the right."""
+    """Return a table as text, with columns aligned at the right."""
     lines = [list(rows[0]), *[list(row.values()) for row in rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -98,7 +98,7 @@ def aligned(rows: Sequence[dict[str, str]]) -> str:
 
 
 def write_csv(rows: Sequence[dict[str, str]], path: Path) -> None:
-    """Writes a table atomically."""
+    """Write a table atomically."""
     with atomic_write(path) as partial, open(partial, "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
@@ -106,7 +106,7 @@ def write_csv(rows: Sequence[dict[str, str]], path: Path) -> None:
 
 
 def plot(steps: Sequence[int], found: Ratings, path: Path, title: str) -> None:
-    """Draws ratings over environment steps; the first player's, 0, is a line."""
+    """Plot ratings over environment steps. The first player is a horizontal line at 0."""
     figure, axes = figure_over_steps(title, "Elo rating (points)")
     axes.errorbar(
         steps,

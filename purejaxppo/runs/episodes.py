@@ -1,4 +1,4 @@
-"""The first episode of each of N environments, in one loop."""
+"""Run the first episode of each of N environments in one loop."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,21 +16,21 @@ from purejaxppo.rollout import StepRow, begin_episodes, step
 from purejaxppo.types import Act, RolloutState
 
 MOST_DIVERGED = 0.1
-"""Share of an agent's episodes that may diverge; above it, it has no score.
+"""Largest share of diverged episodes with which an agent has a score.
 
-Mean returns leave diverged episodes out. Without this limit, an agent that breaks its simulator
-whenever it is about to lose would have the best score.
+Mean returns exclude diverged episodes. Without this limit, an agent that breaks its simulator when
+it is about to lose would have the best score.
 """
 STEPS_PER_CHECK = 16
-"""Steps of an accelerator's evaluation between two looks whether all episodes have ended."""
+"""Steps of an evaluation on an accelerator between two checks for the end of all episodes."""
 
 
 class Outcome(NamedTuple):
-    """Episodes' numbers on the device; with members, each with a leading axis of them."""
+    """Results of episodes on the device. With several agents, with a leading axis of agents."""
 
-    returns: Array  # [episodes] NaN where the episode diverged, or the slot never had an agent
+    returns: Array  # [episodes] NaN if the episode diverged, or the slot never had an agent
     lengths: Array  # [episodes] int32
-    cut: Array  # [episodes] bool: stopped before its end; if the return is NaN: no agent
+    cut: Array  # [episodes] bool: stopped before the end; with a NaN return: no agent
 
 
 def has_agent(returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
@@ -45,21 +45,21 @@ def num_cut(returns: np.ndarray, cut: np.ndarray | np.bool) -> int:
 
 def success_rate(returns: np.ndarray, cut: np.ndarray | np.bool, above: float) -> float:
     """Return the share of the episodes with a return above a number; NaN without episodes."""
-    won = returns[has_agent(returns, cut)] > above  # False where the episode diverged
+    won = returns[has_agent(returns, cut)] > above  # False if the episode diverged
     return float(won.mean()) if won.size else np.nan
 
 
 def of_undiverged(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
-    """The values of the episodes that did not diverge.
+    """Return the values of the episodes that did not diverge.
 
     Args:
-        values: [episodes], such as the returns themselves or the lengths.
+        values: [episodes], such as the returns or the lengths.
         returns: float [episodes]; see `Outcome`.
         cut: bool [episodes]; see `Outcome`.
 
     Returns:
         [episodes that did not diverge]; a single NaN without episodes, or if more than
-        `MOST_DIVERGED` of all diverged. Slots that never had an agent are not episodes.
+        `MOST_DIVERGED` of them diverged. Slots that never had an agent are not episodes.
     """
     diverged = np.isnan(returns)
     among = diverged[has_agent(returns, cut)]
@@ -69,10 +69,10 @@ def of_undiverged(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.
 
 
 class FirstEpisodes(NamedTuple):
-    """The first episode of each of N environments, until now."""
+    """The first episode of each of N environments so far."""
 
     finished: Array  # [N] bool
-    returns: Array  # [N] NaN where it diverged
+    returns: Array  # [N] NaN if the episode diverged
     lengths: Array  # [N] int32
 
 
@@ -85,7 +85,7 @@ class Running(NamedTuple):
 
 
 def no_episodes_yet(num_envs: int) -> FirstEpisodes:
-    """Return first episodes without a step."""
+    """Return the first episodes before their first step."""
     n = num_envs
     return FirstEpisodes(jnp.zeros(n, bool), jnp.zeros(n), jnp.zeros(n, jnp.int32))
 
@@ -94,8 +94,8 @@ def add_step(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
     """Add a step to the first episodes that are not finished.
 
     Args:
-        first: before the step.
-        row: of the step.
+        first: the episodes before the step.
+        row: the step.
     """
     returns = jnp.where(row.out.diverged, jnp.nan, row.episode_return)
     return FirstEpisodes(
@@ -115,18 +115,21 @@ def run_episodes(
     *,
     max_steps: int = EvalConfig.max_steps,
 ) -> Outcome:
-    """The first episode of each of N environments.
+    """Run the first episode of each of N environments.
 
     Args:
-        env: the environments, a `VmapEnv` of G groups of rows or on the host; their time limit, if
-            they have one, bounds the loop.
-        begun: (state, obs [N, ...]), what their `reset` returned.
+        env: a `VmapEnv` of G groups of rows, or a host simulator. Its time limit, if any, bounds
+            the loop.
+        begun: (state, obs [N, ...]), the result of `reset`.
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
-        keys: of each group, [G], consumed.
-        any_member: under vmap, True if a bool [] holds for any of the batch: a loop that each
-            agent may leave by itself cannot step simulators on the host.
-        max_steps: bounds the loop where there is no time limit. Episodes that last longer are cut.
+        keys: key of each group, [G], consumed.
+        any_member: reduces a bool [] over the agents of a vmap with "any". Host simulators need it,
+            because all agents must leave the loop together.
+        max_steps: bounds the loop without a time limit. Longer episodes are cut.
+
+    Returns:
+        The outcome of [N] episodes.
     """
     bound = max_rows(env.spec) or max_steps
 
@@ -136,7 +139,7 @@ def run_episodes(
     def one_step(_: int | Array, now: Running) -> Running:
         now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
         loop, row = step(env, act, now.loop, now_keys)
-        counted = now.time < bound  # the last of some steps at once may be beyond it
+        counted = now.time < bound  # the last of several steps per check may exceed it
         first = jax.tree.map(partial(jnp.where, counted), add_step(now.first, row), now.first)
         return Running(now.time + 1, loop, first)
 
@@ -144,22 +147,25 @@ def run_episodes(
     start = Running(jnp.zeros((), jnp.int32), begin, no_episodes_yet(env.spec.num_envs))
     end = jax.lax.while_loop(running, repeat_step(env.spec, one_step), start).first
     cut = ~end.finished
-    empty = cut & (end.lengths == 0)  # a slot that never had an agent
+    empty = cut & (end.lengths == 0)  # the slot never had an agent
     return Outcome(jnp.where(empty, jnp.nan, end.returns), end.lengths, cut)
 
 
 def max_rows(spec: EnvSpec) -> int:
-    """The most rows of an episode; 0 if there is no such number."""
-    if spec.absent:  # rows without a decision are no steps, and there may be any number of them
+    """Return the largest number of rows of an episode; 0 if there is no limit."""
+    if spec.absent:  # rows without a decision are not steps, and their number is not limited
         return 0
-    # The rows after lost lives are no steps, and a game may have more of both than one episode.
+    # Rows after lost lives are not steps, and an episode may contain many of them.
     return spec.max_episode_steps * (1 if spec.restorable else 2)
 
 
 def repeat_step(
     spec: EnvSpec, step: Callable[[int | Array, Running], Running]
 ) -> Callable[[Running], Running]:
-    """One step; on accelerators several, since the host reads whether their loop goes on."""
+    """Return a function of one step, or of several steps on accelerators.
+
+    There, the host reads the condition of the loop, which is slow.
+    """
     if platforms.is_accelerated() and spec.restorable:
         return partial(jax.lax.fori_loop, 0, STEPS_PER_CHECK, step)
     return partial(step, 0)

@@ -1,4 +1,4 @@
-"""Whole episodes of a trained agent: exactly the requested number, one per environment."""
+"""Evaluation of trained agents over whole episodes."""
 
 import logging
 from dataclasses import replace
@@ -39,33 +39,34 @@ from purejaxppo.types import AgentState
 log = logging.getLogger("purejaxppo")
 
 MAX_PARALLEL = 256
-"""Episodes that run in parallel; more are run in turns."""
+"""Largest number of episodes that run in parallel. More episodes run in several turns."""
 MOST_EPISODES = 2**30
-"""Largest number of episodes: they are counted in int32."""
+"""Largest number of episodes, which are counted in int32."""
 OTHER_STARTS = 10_007
-"""Offset of host simulators' seeds, for other starts than those that the best save is chosen by."""
+"""Offset of host simulators' seeds. Evaluations during training, which select the best checkpoint,
+use other starts."""
 
 
 class Evaluation(NamedTuple):
-    """The outcome of whole episodes; of many agents, with a leading axis of them."""
+    """Results of whole episodes. With several agents, each array has a leading axis of agents."""
 
-    returns: np.ndarray  # [episodes] undiscounted, of the environment's reward; NaN: it diverged
+    returns: np.ndarray  # [episodes] undiscounted sums of rewards; NaN if the episode diverged
     lengths: np.ndarray  # [episodes] steps
-    success_above: float | None = None  # a greater return is a success; None: no such number
+    success_above: float | None = None  # a greater return is a success; None if not defined
     cut: np.ndarray | np.bool = np.False_
-    """[episodes] bool: stopped by `eval.max_steps` before its end, with its return so far. With a
-    NaN return: a slot that never had an agent, which is not counted as an episode."""
+    """[episodes] bool: True if `eval.max_steps` stopped the episode before its end. With a NaN
+    return: the slot never had an agent, and is not counted as an episode."""
 
     def member(self, index: int) -> "Evaluation":
-        """That of one agent of many."""
+        """Return the results of one of several agents."""
         cut = np.broadcast_to(self.cut, self.returns.shape)[index]
         return self._replace(returns=self.returns[index], lengths=self.lengths[index], cut=cut)
 
     @property
     def score(self) -> float | np.ndarray:
-        """The mean return of the episodes that did not diverge; of many agents, of each.
+        """Mean return of the episodes that did not diverge; one number per agent.
 
-        NaN where more than `episodes.MOST_DIVERGED` of an agent's episodes did.
+        NaN if more than `episodes.MOST_DIVERGED` of an agent's episodes diverged.
         """
         if self.returns.ndim > 1:
             return np.array([self.member(i).score for i in range(len(self.returns))])
@@ -73,13 +74,13 @@ class Evaluation(NamedTuple):
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the episodes that were a success, of all agents; None where none could be."""
+        """Share of successful episodes over all agents; None if the task defines no success."""
         if self.success_above is None:
             return None
         return success_rate(self.returns, self.cut, self.success_above)
 
     def __str__(self) -> str:
-        """One line: mean, standard deviation, range and length, or of many agents their means."""
+        """Describe the returns and lengths in one line; of several agents, their mean returns."""
         success = "" if self.success_rate is None else f", success {self.success_rate:.1%}"
         return self._statistics() + success
 
@@ -133,12 +134,12 @@ def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
 
 
 def evaluation_env(config: Config) -> EnvConfig:
-    """The environment of a run's evaluations: the run's own, with `eval.options`."""
+    """Return the environment config of evaluations: that of the run, with `eval.options`."""
     return replace(config.env, options={**config.env.options, **config.eval.options})
 
 
 def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
-    """Raises ValueError if a policy does not fit the environment of its evaluations."""
+    """Raise ValueError if a policy does not fit the spaces of its evaluation environment."""
     for what in ("observation", "action"):
         here, learned = getattr(spec, what), getattr(policy, what)
         if here != learned:
@@ -149,20 +150,20 @@ def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
 
 
 class Evaluator:
-    """Runs whole episodes.
+    """Runs a fixed number of whole episodes, one per environment.
 
-    There are at most as many simulators on the host as in training, and they play the episodes in
-    turns. Other episodes are divided over the shards; if their number does not divide, it is
-    rounded up and the rest is cut off by index, so that no episode is preferred for being short.
-    Each has a key of its own, by its number among all, so that it does not depend on how they are
-    divided.
+    Host simulators are at most as many as in training, and run the episodes in several turns. With
+    JAX simulators, the episodes are divided over the shards. If their number is not divisible, it
+    is rounded up, and the surplus is dropped by index, which does not prefer short episodes. Each
+    episode has its own key, which depends on its index and not on the number of shards.
 
     Args:
         setup: of the run or the evaluation.
         policy: of the agent.
-        episodes: their number.
-        deterministic: the distribution's mode, or samples of it; None: as the config says.
-        shards: to divide the episodes over; one for simulators on the host.
+        episodes: number of episodes.
+        deterministic: True for the distribution's mode, False for samples, None for the config's
+            setting.
+        shards: to divide the episodes over; one shard for host simulators.
         seed: of simulators that do not take a key.
     """
 
@@ -176,7 +177,7 @@ class Evaluator:
         shards: Shards | None = None,
         seed: int = 0,
     ) -> None:
-        """Makes the environments."""
+        """Make the environments."""
         self.config = config = setup.config
         self.on_host = setup.on_host
         self.episodes = episodes
@@ -186,13 +187,13 @@ class Evaluator:
         except ValueError as error:
             if not config.eval.options:
                 raise
-            said = str(error).replace("env.options", "eval.options")
-            raise ValueError(f"in evaluations: {said}") from error
+            reason = str(error).replace("env.options", "eval.options")
+            raise ValueError(f"in evaluations: {reason}") from error
         if config.eval.options:
             _check_spaces(self.env.spec, policy)
         size = self.env.spec.num_agents
-        self.per_turn = self.env.spec.num_envs // size  # environments, or worlds of many agents
-        self.count = -(-episodes // size)  # over all shards, without those cut off
+        self.per_turn = self.env.spec.num_envs // size  # environments, or multi-agent environments
+        self.count = -(-episodes // size)  # over all shards, without the surplus
         self.turns = -(-self.count // (self.per_turn * self.shards.num_shards))
         self.per_shard = self.turns * self.per_turn
         self.act = act_function(config, policy, deterministic, apart=True)
@@ -202,7 +203,7 @@ class Evaluator:
         )
 
     def _make(self, seed: int) -> HostEnv | MultiAgentEnv | VmapEnv:
-        """The environments of a shard; at most as many simulators on the host as in training."""
+        """Make the environments of a shard, at most as many host simulators as in training."""
         config, shards = evaluation_env(self.config), self.shards.num_shards
         if self.on_host:
             config = replace(config, num_envs=max(1, config.num_envs // shards))
@@ -215,12 +216,12 @@ class Evaluator:
         return VmapEnv(one, -(-count // shards))
 
     def close(self) -> None:
-        """Closes simulators on the host."""
+        """Close host simulators."""
         self.env.close()
 
     @at_matmul_precision
     def _shard(self, agent: AgentState, key: Key, first: Array, shard_id: Array) -> Outcome:
-        """A shard's episodes, in turns."""
+        """Run the episodes of a shard, in several turns if needed."""
         begin = first + shard_id * self.per_shard
         if self.turns == 1:
             return self._turn(agent, key, begin)
@@ -229,7 +230,7 @@ class Evaluator:
         return Outcome(*map(jnp.ravel, outcome))
 
     def _turn(self, agent: AgentState, key: Key, first: Array) -> Outcome:
-        """An episode of each environment, the first of which has the number `first`."""
+        """Run one episode in each environment. `first` is the index of the first episode."""
         numbers = first + jnp.arange(self.per_turn)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
         env_keys, act_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -247,18 +248,24 @@ class Evaluator:
             self.shards.any_member,
             max_steps=self.config.eval.max_steps,
         )
-        # An agent that is not finite may still act, but its returns are meaningless.
+        # An agent with parameters that are not finite may still act, but its returns mean nothing.
         finite = is_finite(agent)
         returns = jnp.where(finite, outcome.returns, jnp.nan)
         return Outcome(returns, outcome.lengths, outcome.cut & finite)
 
     def evaluate(self, agent: AgentState, key: Key, first: Scalar = 0) -> Outcome:
-        """All episodes of an agent, to be jitted.
+        """Run all episodes of an agent. Call it inside of `jax.jit`.
 
-        With members, agent, key and outcome have a leading axis of them. `first` is the number that
-        the first episode (or world) has among all that belong to the key. Returns of episodes that
-        diverged are NaN, and so are all those of an agent that is not finite, and those of slots
-        that never had an agent.
+        Args:
+            agent: its parameters and statistics.
+            key: of the evaluation.
+            first: index of the first episode, or of the first multi-agent environment, among all
+                episodes of this key.
+
+        Returns:
+            The outcome of [episodes]. Returns are NaN for episodes that diverged, for agents with
+            parameters that are not finite, and for slots that never had an agent. With several
+            agents, `agent`, `key` and the outcome have a leading axis of agents.
         """
         outcome = self.mapped(agent, key, first, jnp.arange(self.shards.num_shards))
         leading = outcome.returns.shape[: self.shards.num_members > 0]
@@ -266,9 +273,9 @@ class Evaluator:
 
 
 def evaluation_shards(setup: Setup, episodes: int) -> Shards:
-    """Shards that divide members and episodes over devices; one for simulators on the host.
+    """Return shards that divide agents and episodes over devices; one for host simulators.
 
-    With several processes they are always on all devices: each process has to take part.
+    With several processes, the shards are on all devices, because each process has to take part.
     """
     devices, num_members = list(setup.devices), len(setup.members)
     if setup.on_host and not processes.is_distributed():
@@ -281,17 +288,19 @@ def evaluation_shards(setup: Setup, episodes: int) -> Shards:
 def evaluate(
     agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool | None = None
 ) -> Evaluation:
-    """Runs exactly `episodes` whole episodes; of many agents, this number of each.
+    """Evaluate an agent over exactly `episodes` whole episodes.
 
     Args:
-        agent: from `restore`, or `Agent(config, result.agent)` of a TrainResult.
-        episodes: their number.
-        seed: of the environments' starts (and of the actions' noise).
-        deterministic: the distribution's mode, or samples of it; None: as the run's evaluations.
+        agent: from `restore`, or `Agent(config, result.agent)` of a TrainResult. With several
+            agents, each is evaluated.
+        episodes: number of episodes of each agent.
+        seed: of the environments' starts and of sampled actions.
+        deterministic: True for the distribution's mode, False for samples, None for the setting of
+            the run's evaluations.
 
     Raises:
-        ValueError: `episodes` is below 1 or above `MOST_EPISODES`, or a setting of JAX cannot be
-            used.
+        ValueError: `episodes` is below 1 or above `MOST_EPISODES`, or a setting of JAX is not
+            supported.
     """
     if (count := whole(episodes)) is None:
         raise ValueError(f"episodes = {episodes!r} must be a whole number")
@@ -313,7 +322,7 @@ def evaluate(
 def _evaluate(
     agent: Agent, setup: Setup, episodes: int, seed: int, deterministic: bool | None
 ) -> Evaluation:
-    """Evaluates on the devices of a setup; see `evaluate`.
+    """Evaluate on the devices of a setup; see `evaluate`.
 
     Raises:
         TooFewThreadsError: the program could hang on them.
@@ -328,9 +337,9 @@ def _evaluate(
         shards=shards,
         seed=seed + OTHER_STARTS,
     )
-    state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
+    state = jax.device_get(agent.state)  # training may have sharded it differently
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
-    if agent.members:  # the same starts for all
+    if agent.members:  # the same starts for all agents
         key = jnp.broadcast_to(key, (len(agent.members),))
     count = evaluator.count
     firsts = range(0, -(-episodes // per_turn) * count, count)

@@ -74,7 +74,7 @@ RUN_FILES = (
 def run_folder(
     run_dir: Path, *, clobber: bool, run_files: Sequence[str] = RUN_FILES
 ) -> Iterator[None]:
-    """Creates the run's folder if needed, and locks it against a second process.
+    """Create the run's folder if needed, and lock it against a second process.
 
     A folder that a run has been made in may hold other files, too, such as videos.
 
@@ -109,7 +109,7 @@ def run_folder(
 
 @contextlib.contextmanager
 def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> Iterator[None]:
-    """Names the place in errors of writing to it, because some errors do not.
+    """Name the place in errors of writing to it, because some errors do not.
 
     Args:
         place: a file or folder.
@@ -128,7 +128,7 @@ def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> It
 
 
 def check_is_run(run_dir: Path) -> None:
-    """Raises ValueError for a folder that no run was made in."""
+    """Raise ValueError for a folder that no run was made in."""
     if not (run_dir / CONFIG).is_file():
         raise ValueError(f"{run_dir}: not a run folder ({CONFIG} is missing)")
 
@@ -206,7 +206,7 @@ def _reason(change: copies.Change) -> str:
 
 
 def check_not_deleted(config: Config, run_dir: Path) -> None:
-    """Checks, before a run is deleted, that none of its files is still needed.
+    """Check, before a run is deleted, that none of its files is still needed.
 
     Raises:
         ValueError: the config names a Python file in the run's own folder.
@@ -238,7 +238,7 @@ def with_absolute_paths(config: Config) -> Config:
 
 
 def copy_code(config: Config, run_dir: Path) -> list[str]:
-    """Copies the Python files that a config names into a run's folder; returns lines to print.
+    """Copy the Python files that a config names into a run's folder; return lines to print.
 
     Raises:
         ValueError: a file cannot be read.
@@ -250,7 +250,7 @@ def copy_code(config: Config, run_dir: Path) -> list[str]:
 
 
 def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> list[str]:
-    """Writes config.yaml, copies of the files that it names and, once, versions.json.
+    """Write config.yaml, copies of the files that it names and, once, versions.json.
 
     `members` are the configs of agents that train side by side; members.yaml lists several.
 

@@ -23,7 +23,7 @@ class CheckAgents:
     """
 
     def __init__(self, config: Config, num_members: int) -> None:
-        """Counts from 0."""
+        """Count from 0."""
         self._most_diverging = min(MOST_UPDATES, config.num_updates)
         # Successive updates without a gradient step, and those in which every step diverged.
         self._idle = np.zeros(num_members, int)
@@ -35,7 +35,7 @@ class CheckAgents:
         return True
 
     def act(self, run: Training) -> None:
-        """Sets `charts/finite` in each row, and reports agents that have no score from now on."""
+        """Set `charts/finite` in each row, and report agents that have no score from now on."""
         chunk = run.chunk
         assert chunk is not None
         self._idle = np.where(chunk.learned, 0, self._idle + chunk.updates)
@@ -66,7 +66,7 @@ class StopIfLost:
     """A hook that ends a run with no agent left to train, after its last rows are written."""
 
     def __init__(self, check: CheckAgents) -> None:
-        """Takes the hook that finds such agents."""
+        """Take the hook that finds such agents."""
         self._check = check
 
     def due(self, run: Training) -> bool:
@@ -74,7 +74,7 @@ class StopIfLost:
         return run.lost
 
     def act(self, run: Training) -> None:
-        """Raises NotFiniteError in all processes."""
+        """Raise NotFiniteError in all processes."""
         with processes.raise_together():
             raise NotFiniteError(self._check.reason(run))
 
@@ -91,7 +91,7 @@ class WarnOfDivergence:
         return run.rows_due and not (run.lost or self._warned)
 
     def act(self, run: Training) -> None:
-        """Prints the warning."""
+        """Print the warning."""
         for i, row in enumerate(run.rows):
             diverged = row["charts/diverged"]
             few = diverged <= MOST_DIVERGED * (row["charts/episodes"] + diverged)

@@ -39,7 +39,7 @@ class Evaluate:
     """A hook that evaluates each agent, and stores the best one so far of each member."""
 
     def __init__(self, run: Training) -> None:
-        """Compiles nothing yet."""
+        """Compile nothing yet."""
         out = run.programs.shards.shardings(None)
         self._select_better = jax.jit(select_better, out_shardings=out)
         self._warned_of_cut = False
@@ -50,7 +50,7 @@ class Evaluate:
         return every.due(every.eval, run.progress, run.before) and not run.lost
 
     def act(self, run: Training) -> None:
-        """Adds the columns of an evaluation."""
+        """Add the columns of an evaluation."""
         assert run.state is not None
         p, agent = run.progress, run.state.agent
         self.update_best(run)
@@ -117,7 +117,7 @@ class ShowProgress:
         return True
 
     def act(self, run: Training) -> None:
-        """Updates the bar, or prints a line now and then."""
+        """Update the bar, or prints a line now and then."""
         p, every = run.progress, run.intervals
         done = min(every.done(p), every.total)
         left = p.train_seconds * (every.total / max(done, 1) - 1)
@@ -133,7 +133,7 @@ class WriteRows:
         return run.rows_due
 
     def act(self, run: Training) -> None:
-        """Writes the rows to all loggers, even if a callback raises."""
+        """Write the rows to all loggers, even if a callback raises."""
         p = run.progress
         common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": run.speed}
         run.rows = [row | common for row in run.rows]
@@ -158,6 +158,6 @@ class Save:
         return every.save_due(every.done(run.progress), age) and run.learns
 
     def act(self, run: Training) -> None:
-        """Begins a save and calls the callbacks, unless these steps are saved already."""
+        """Begin a save and call the callbacks, unless these steps are saved already."""
         if run.save():
             run.call("on_save")

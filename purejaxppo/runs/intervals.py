@@ -58,7 +58,7 @@ class Intervals:
         return self.done(progress) // every > before // every or self.ended(progress)
 
     def begin(self, done: int) -> None:
-        """Counts from here to the next save: from a save, or the start of training."""
+        """Count from here to the next save: from a save, or the start of training."""
         self._saved, self._saved_at = done, time.perf_counter()
 
     def age(self) -> float:

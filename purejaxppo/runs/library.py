@@ -1,4 +1,4 @@
-"""The Python interface to runs: train one, load one, and read what it has."""
+"""The Python interface to runs: train, load, and read metrics and agents."""
 
 import signal
 from collections.abc import Callable
@@ -23,32 +23,32 @@ from purejaxppo.runs.rows import read_csv
 
 
 class Run:
-    """A run's folder, as `train` and the command write it.
+    """A run folder, as `train` and `purejaxppo train` write it.
 
     Args:
         run_dir: the folder.
-        overrides: objects that the run's config cannot restore, by dotted field.
+        overrides: objects that config.yaml cannot restore, by dotted field.
 
     Raises:
-        ValueError: it is no run's folder.
+        ValueError: the folder is not a run folder.
     """
 
     def __init__(self, run_dir: str | Path, overrides: dict[str, Any] | None = None) -> None:
-        """Reads the config."""
+        """Read the config."""
         self.run_dir = Path(run_dir).absolute()
         self._overrides = overrides or {}
         check_is_run(self.run_dir)
         self.config = load_config(self.run_dir / CONFIG, self._overrides, saved=True)
 
     def __repr__(self) -> str:
-        """Its folder."""
+        """Return the class and the folder."""
         return f"Run({str(self.run_dir)!r})"
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """The columns of metrics.csv by name, float64 [rows] each; NaN where a row has no number.
+        """Columns of metrics.csv by name, float64 [rows] each; NaN for empty cells.
 
-        Rows of several agents take turns: `member` and `seed` tell them apart.
+        With several agents, the columns `member` and `seed` identify the agent of a row.
         """
         rows = read_csv(self.run_dir / "metrics.csv")
         names = dict.fromkeys(name for row in rows for name in row)
@@ -56,16 +56,16 @@ class Run:
 
     @property
     def best(self) -> Agent:
-        """The agent with the best evaluation so far; of several agents, each one's best."""
+        """Agent with the best evaluation so far. With several agents: the best of each."""
         return self.agent("best")
 
     @property
     def last(self) -> Agent:
-        """The agent of the last save."""
+        """Agent of the last checkpoint."""
         return self.agent("last")
 
     def agent(self, checkpoint: str | int) -> Agent:
-        """The agent of a save: "best", "last" or its environment steps; see `restore`."""
+        """Restore the agent of a checkpoint: "best", "last" or its steps; see `restore`."""
         return restore(self.run_dir, checkpoint, overrides=self._overrides)
 
 
@@ -80,56 +80,59 @@ def train(
     quiet: bool = False,
     **changes: Any,
 ) -> Run:
-    """Trains as `purejaxppo train` does, in a run folder; an existing run is continued.
+    """Train like `purejaxppo train`, in a run folder. An existing run is resumed.
 
         run = train("cartpole.yaml", total_timesteps=100_000, **{"ppo.gamma": 0.98})
         run.metrics["eval/return_mean"], run.best.act(obs)
 
-    Ctrl-C saves, and then raises KeyboardInterrupt. JAX uses every CPU core as a device if it has
-    not been used before.
+    Ctrl-C saves a checkpoint and raises KeyboardInterrupt. If you have not used JAX before, every
+    CPU core becomes a JAX device.
 
     Args:
-        config: a `Config`, a YAML file, the bare name of one that comes with the library, or
-            playground/TASK for the settings that Playground tuned; None: the defaults.
-        env: a user's own environment in place of the config's: a `Task`, or a class or function
-            that makes one, or what has gymnax's interface.
-        run_dir: the run's folder; empty: that of the config, or else as the command names it.
-        callbacks: one or a list, added to those of the config: functions of a `CallbackContext`,
-            `Callback`s, or classes.
-        parts: the parts that the config names -> those to train with.
-        clobber: delete an earlier run of this folder and start afresh.
+        config: a `Config`, a YAML file, the bare name of a config that comes with the library, or
+            playground/TASK for the settings that Playground tuned. None: the defaults.
+        env: a custom environment instead of the config's: a `Task`, a class or function that makes
+            one, or an object with gymnax's interface.
+        run_dir: the run folder. Empty: the config's, or else the name that the command chooses.
+        callbacks: one or a list, in addition to the config's: functions of a `CallbackContext`,
+            `Callback` objects, or classes.
+        parts: a function from the parts that the config selects to the parts to train with.
+        clobber: delete an earlier run in this folder and start from scratch.
         quiet: print nothing.
-        changes: other values of fields, by dotted name.
+        changes: other values of config fields, by dotted name.
+
+    Returns:
+        The finished run.
 
     Raises:
-        ValueError, OSError, SimulatorError, Stopped: in one sentence.
-        KeyboardInterrupt: after a save; the same call continues.
+        ValueError, OSError, SimulatorError, Stopped: one sentence about the problem.
+        KeyboardInterrupt: after a checkpoint. The same call resumes.
     """
     name = "" if isinstance(config, Config) else str(config or "")
-    made = config if isinstance(config, Config) else load_config(name) if name else Config()
-    made = with_env(made, env).replace(**changes)
-    given = callbacks if is_list(callbacks) else [callbacks]
-    if given:
-        made = made.replace(callbacks=(*made.callbacks, *given))
-    folder = Path(run_dir or made.run_dir or f"runs/{session.run_name(name, made)}").absolute()
-    code = session.train(made, folder, clobber=clobber, quiet=quiet, change=parts)
+    full = config if isinstance(config, Config) else load_config(name) if name else Config()
+    full = with_env(full, env).replace(**changes)
+    more = callbacks if is_list(callbacks) else [callbacks]
+    if more:
+        full = full.replace(callbacks=(*full.callbacks, *more))
+    folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
+    code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code:
         raise SystemExit(code)
-    return Run(folder, object_fields(made))
+    return Run(folder, object_fields(full))
 
 
 def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
-    """Opens a run's folder.
+    """Open a run folder.
 
     Args:
-        run_dir: as made by `train` or by the command.
-        env: the environment, if it was given as an object that config.yaml cannot restore.
+        run_dir: as written by `train` or `purejaxppo train`.
+        env: the environment, if it was passed as an object that config.yaml cannot restore.
         overrides: other such objects, by dotted field.
 
     Raises:
-        ValueError: it is no run's folder, or its config cannot be restored.
+        ValueError: the folder is not a run folder, or its config cannot be restored.
     """
     check_settings()
     use_compilation_cache()
@@ -140,7 +143,7 @@ def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
 
 
 def object_fields(config: Config) -> dict[str, Any]:
-    """The fields of a config that hold objects, by dotted name: a file cannot restore them."""
+    """Return the config fields with objects, which a file cannot restore, by dotted name."""
     return {
         name: value
         for name, value in flatten(config).items()

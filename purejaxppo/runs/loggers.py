@@ -23,11 +23,11 @@ class Logger(Protocol):
     """A destination of metrics."""
 
     def write(self, row: Row) -> None:
-        """Writes one row of metrics."""
+        """Write one row of metrics."""
         ...
 
     def close(self) -> None:
-        """Closes the logger."""
+        """Close the logger."""
         ...
 
 
@@ -39,7 +39,7 @@ class CsvLogger:
     """`metrics.csv`: one row per log interval, flushed; resuming drops rows after the save."""
 
     def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
-        """Opens the file, keeping rows up to update `resumed_at`."""
+        """Open the file, keeping rows up to update `resumed_at`."""
         self._path = path
         self._columns = list(columns)
         rows = [row for row in read_csv(path) if row["update"] <= resumed_at]
@@ -47,7 +47,7 @@ class CsvLogger:
         self._start(rows)
 
     def _start(self, rows: Sequence[Row]) -> None:
-        """Replaces the file by one with these rows."""
+        """Replace the file by one with these rows."""
         with (
             named_write_errors(self._path),
             atomic_write(self._path) as partial,
@@ -60,7 +60,7 @@ class CsvLogger:
         self._writer = csv.DictWriter(self._file, self._columns)
 
     def write(self, row: Row) -> None:
-        """Appends a row; columns that are new to the file are added to it."""
+        """Append a row; columns that are new to the file are added to it."""
         if new := [key for key in row if key not in self._columns]:
             self._file.close()
             self._columns += new
@@ -70,7 +70,7 @@ class CsvLogger:
             self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         with named_write_errors(self._path):
             self._file.close()
 
@@ -79,7 +79,7 @@ class TensorBoardLogger:
     """TensorBoard events."""
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
-        """Opens an event file; entries of older files after `resumed_at` are purged."""
+        """Open an event file; entries of older files after `resumed_at` are purged."""
         from purejaxppo.runs.tensorboard import Writer
 
         self._folder = folder
@@ -87,7 +87,7 @@ class TensorBoardLogger:
             self.writer = Writer(str(folder), purge_step=resumed_at + 1)
 
     def write(self, row: Row) -> None:
-        """Writes each number at its step."""
+        """Write each number at its step."""
         step = int(row["global_step"])
         with named_write_errors(self._folder):
             for key, value in row.items():
@@ -95,7 +95,7 @@ class TensorBoardLogger:
                     self.writer.add_scalar(key, value, step)
 
     def close(self) -> None:
-        """Flushes and closes."""
+        """Flush and close."""
         with named_write_errors(self._folder):
             self.writer.close()
 
@@ -104,7 +104,7 @@ class WandbLogger:
     """Weights & Biases."""
 
     def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
-        """Starts the W&B run, or continues the one whose id the run folder holds.
+        """Start the W&B run, or continues the one whose id the run folder holds.
 
         Raises:
             ValueError: W&B rejects it, for example without a login.
@@ -127,11 +127,11 @@ class WandbLogger:
             raise ValueError(f"logging.wandb_project = {project}: {error}") from error
 
     def write(self, row: Row) -> None:
-        """Logs a row."""
+        """Log a row."""
         self._run.log(row, step=int(row["global_step"]))
 
     def close(self) -> None:
-        """Ends the W&B run."""
+        """End the W&B run."""
         self._run.finish()
 
 
@@ -143,17 +143,17 @@ class HeldBack:
     """
 
     def __init__(self, logger: Logger, saved: Callable[[], int | None]) -> None:
-        """Wraps a logger; `saved` returns the environment steps of the last complete save."""
+        """Wrap a logger; `saved` returns the environment steps of the last complete save."""
         self._logger, self._saved = logger, saved
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Stores a row, and passes on the rows that a save covers by now."""
+        """Store a row, and pass on the rows that a save covers by now."""
         self._rows.append(row)
         self._pass_on()
 
     def close(self) -> None:
-        """Passes on rows that a save covers, drops the rest, which will be repeated, and closes."""
+        """Pass on rows that a save covers, drop the rest, which will be repeated, and close."""
         self._pass_on()
         self._logger.close()
 
@@ -167,15 +167,15 @@ class PerMember:
     """A logger for each member."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
-        """Takes one logger per member, in the members' order."""
+        """Take one logger per member, in the members' order."""
         self._loggers = loggers
 
     def write(self, row: Row) -> None:
-        """Writes a row to its member's logger."""
+        """Write a row to its member's logger."""
         self._loggers[int(row["member"])].write(row)
 
     def close(self) -> None:
-        """Closes them all."""
+        """Close them all."""
         for logger in self._loggers:
             logger.close()
 
@@ -184,12 +184,12 @@ class MeanOfMembers:
     """Gives a logger the mean over the members of each round of rows."""
 
     def __init__(self, logger: Logger, num_members: int) -> None:
-        """Wraps a logger for rows of `num_members` members."""
+        """Wrap a logger for rows of `num_members` members."""
         self._logger, self._num_members = logger, num_members
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Collects a row, and writes the mean after the last member's."""
+        """Collect a row, and write the mean after the last member's."""
         self._rows.append(row)
         if len(self._rows) == self._num_members:
             mean = mean_row(self._rows)
@@ -197,7 +197,7 @@ class MeanOfMembers:
             self._rows = []
 
     def close(self) -> None:
-        """Closes the logger."""
+        """Close the logger."""
         self._logger.close()
 
 

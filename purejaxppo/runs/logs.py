@@ -36,16 +36,16 @@ class RunLog(logging.FileHandler):
     """Restores the loggers' settings from before the first of the current runs."""
 
     def __init__(self, path: str | Path) -> None:
-        """Opens the file."""
+        """Open the file."""
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
         self.addFilter(lambda record: _LOG.get() in (None, self))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drops the record; Python would print a traceback."""
+        """Drop the record; Python would print a traceback."""
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         with contextlib.suppress(OSError):
             super().close()
 
@@ -54,7 +54,7 @@ class ToRoot(logging.Handler):
     """Passes records to the handlers of the root logger, as if they propagated."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Passes a record on."""
+        """Pass a record on."""
         logging.getLogger().handle(record)
 
 
@@ -71,7 +71,7 @@ def not_of_a_save(record: logging.LogRecord) -> bool:
 
 
 def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
-    """Logs errors of TensorStore that arrive after a failed save; passes others to `hook`."""
+    """Log errors of TensorStore that arrive after a failed save; pass others to `hook`."""
     if str(lost.exc_value) == "Event loop is closed":
         logging.getLogger("absl").debug(
             "late result of a failed checkpoint", exc_info=lost.exc_value
@@ -81,7 +81,7 @@ def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
 
 
 def set_up_loggers() -> Callable[[], None]:
-    """Sends debug detail to log files and warnings to the terminal; returns the undo function.
+    """Send debug detail to log files and warnings to the terminal; return the undo function.
 
     After a failed save, threads of Orbax and TensorStore report tracebacks. These go only to log
     files, because the run reports the reason in one sentence.
@@ -105,7 +105,7 @@ def set_up_loggers() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def logs(config: Config, run_dir: Path) -> Iterator[None]:
-    """Sends debug detail to the log file, if the config has one and this process writes."""
+    """Send debug detail to the log file, if the config has one and this process writes."""
     path = Path(os.devnull)
     if config.logging.log_file and processes.is_main():
         path = run_dir / config.logging.log_file

@@ -77,7 +77,7 @@ def fields_of(state: TrainState) -> dict[str, Any]:
 
 
 def select(key, score, share: float):
-    """Selects the source of each of M members, int32 [M]: itself, or one of the best.
+    """Select the source of each of M members, int32 [M]: itself, or one of the best.
 
     Each of the `share` with the lowest scores draws one of the `share` with the highest, and copies
     it if its score is higher. Scores that are not finite are lower than all others.
@@ -93,7 +93,7 @@ def select(key, score, share: float):
 
 
 def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
-    """Perturbs the numbers of members that were `copied` (bool [M]) within their bounds."""
+    """Perturb the numbers of members that were `copied` (bool [M]) within their bounds."""
     for i, (name, low, high) in enumerate(rules.bounds):
         old = number(hp, name)
         steps = jax.random.randint(jax.random.fold_in(key, i), old.shape, -1, 2)
@@ -174,7 +174,7 @@ def evolve(
 
 
 def finite(params: Any):
-    """Checks that all parameters of each member are finite, bool [M]; trees of arrays [M, ...]."""
+    """Check that all parameters of each member are finite, bool [M]; trees of arrays [M, ...]."""
     each = [jnp.all(jnp.isfinite(x), axis=range(1, x.ndim)) for x in jax.tree.leaves(params)]
     return jnp.all(jnp.stack(each), axis=0)
 
@@ -288,7 +288,7 @@ class AddPopulation:
     """
 
     def __init__(self, rules: Rules) -> None:
-        """Takes the rules of the population."""
+        """Take the rules of the population."""
         self._names = [name for name, _, _ in rules.bounds]
 
     @property
@@ -301,7 +301,7 @@ class AddPopulation:
         return True
 
     def act(self, run: Training) -> None:
-        """Adds the columns, and corrects those that depend on a member's numbers."""
+        """Add the columns, and correct those that depend on a member's numbers."""
         assert isinstance(run.state, PopulationState)
         population, alive = jax.device_get((run.state.population, finite(run.state.agent.params)))
         for i, row in enumerate(run.rows):

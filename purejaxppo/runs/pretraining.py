@@ -40,7 +40,7 @@ Change = Callable[[Parts], Parts] | None
 
 
 def load_teacher(config: Config, student: Policy) -> Agent:
-    """Loads the teacher that a config names: the best agent of a run.
+    """Load the teacher that a config names: the best agent of a run.
 
     Raises:
         ValueError: there is none, it is one of many, or its spaces are not the student's.
@@ -84,7 +84,7 @@ def cloning_parts(
     shards: Shards,
     change: Change = None,
 ) -> Parts:
-    """Builds parts by which a student learns a teacher's actions from rollouts of the teacher.
+    """Build parts by which a student learns a teacher's actions from rollouts of the teacher.
 
     The carry between rollouts is the teacher's; the student's begins each rollout at zeros.
 
@@ -105,7 +105,7 @@ def cloning_parts(
         return actor.act(teacher.state, *args)
 
     def collect(env, *args, **kwargs) -> Rollout:
-        """Collects a rollout of the teacher, with its actions as the student stores them."""
+        """Collect a rollout of the teacher, with its actions as the student stores them."""
         rollout = parts.collect(env, *args, **kwargs)
         given = actor.distribution.to_env(rollout.transitions.action)
         action = parts.policy.distribution.from_env(given)
@@ -137,7 +137,7 @@ def teach(student: Parts, key: Key, state: TrainState, change: Change) -> TrainS
 
 
 def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:
-    """Trains a student on the teacher of its config; returns the learned fields of a TrainState.
+    """Train a student on the teacher of its config; return the learned fields of a TrainState.
 
     These are all fields but those marked `not_taught`. The statistics of targets and rewards are
     included, since the critic's values depend on them.

@@ -60,7 +60,7 @@ class Programs:
     """
 
     def __init__(self, setup: Setup, make_functions: MakeTrainFunctions = ppo_functions) -> None:
-        """Builds the parts; nothing is compiled yet."""
+        """Build the parts; nothing is compiled yet."""
         check_editor(setup.config)
         self.setup = setup
         self.shards = setup.shards

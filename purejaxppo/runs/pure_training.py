@@ -1,4 +1,4 @@
-"""Training as one pure function of a key, to be jitted and vmapped by the user."""
+"""Training as one pure function of a key, for `jax.jit` and `jax.vmap`."""
 
 import logging
 from collections.abc import Callable
@@ -29,40 +29,44 @@ from purejaxppo.types import (
 log = logging.getLogger("purejaxppo")
 
 MOST_STEPS = 2**30
-"""Largest number of steps of a chunk: their sum fits into int32."""
+"""Largest number of environment steps of a chunk, whose sum must fit into int32."""
 
 
 class Curves(NamedTuple):
     """Learning curves of a run, at P points; `vmap` adds a leading axis of seeds to each array."""
 
     env_steps: Array  # [P] float32: environment steps so far
-    episodic_return: Array  # [P] mean over the episodes that ended; NaN where none did
-    episodic_length: Array  # [P] likewise
-    explained_variance: Array  # [P] NaN where the value targets did not vary
+    episodic_return: Array  # [P] mean over the episodes that ended; NaN if none ended
+    episodic_length: Array  # [P] mean over the episodes that ended; NaN if none ended
+    explained_variance: Array  # [P] NaN if the value targets did not vary
     losses: Losses  # [P] each
-    extras: dict[str, Array]  # [P] each, by column of metrics.csv: terms, bonuses and the like
+    extras: dict[str, Array]  # [P] each, by column of metrics.csv, such as auxiliary losses
 
 
 class TrainResult(NamedTuple):
-    """Result of training; `Agent(config, result.seed(i).agent)` is one of its seeds' agents."""
+    """Result of training. `Agent(config, result.seed(i).agent)` is the agent of seed i."""
 
     agent: AgentState
     curves: Curves
 
     def seed(self, index: int) -> "TrainResult":
-        """One seed of a vmapped result."""
+        """Return one seed of a vmapped result."""
         return jax.tree.map(lambda x: x[index], self)
 
 
 def hyperparams(config: Config, **changes: Any) -> Hyperparams:
-    """The config's tunable floats as arrays, an argument of the function from `make_train`.
+    """Return the config's tunable numbers as arrays, for the function of `make_train`.
 
-    `changes` replace some of them by arrays [S], by the names of ppo's fields; then all have that
-    leading axis, to be vmapped over: `hyperparams(config, learning_rate=jnp.array([1e-4, 1e-3]))`.
-    `term_coefs` is a list of arrays, one for each of ppo.terms.
+        hyperparams(config, learning_rate=jnp.array([1e-4, 1e-3]))
+
+    Args:
+        config: of the training.
+        changes: other values, arrays [S], by the names of ppo's fields. All numbers then get a
+            leading axis of S, to `vmap` over. `term_coefs` is a list of arrays, one for each entry
+            of ppo.terms.
 
     Raises:
-        ValueError: a name that is not a tunable float, or arrays of different lengths.
+        ValueError: a field is not tunable, or the arrays have different shapes.
     """
     hp = make_hyperparams(config)
     unknown = [name for name in changes if f"ppo.{name}" not in TUNABLE]
@@ -88,13 +92,13 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
 
 
 class Train(Protocol):
-    """A whole training as one function; see `make_train`."""
+    """A training as one function; see `make_train`."""
 
     close: Callable[[], None]
-    """Closes simulators on the host."""
+    """Closes host simulators."""
 
     def __call__(self, key: Key, hyperparams: Hyperparams = ..., /) -> TrainResult:
-        """(key, the config's own hyperparameters or others) -> `TrainResult`."""
+        """Train with a key, and with the config's hyperparameters or others."""
         ...
 
 
@@ -105,29 +109,30 @@ def make_train(
     parts: Callable[[Parts], Parts] | None = None,
     num_points: int = 100,
 ) -> Train:
-    """A pure function (key, hyperparams) -> TrainResult that trains for `config.total_timesteps`.
+    """Return a pure function (key, hyperparams) -> TrainResult that runs a whole training.
 
-    `jax.jit(jax.vmap(make_train(config)))(keys)` trains a seed per key in one program, and
-    `jax.jit(jax.vmap(make_train(config)))(keys, hyperparams(config, gamma=gammas))` a setting per
-    key; without the second argument the config's own numbers are used. Its memory does not depend
-    on total_timesteps: metrics are reduced to `num_points` numbers each. The number of updates is
-    fixed: where agents may be absent, total_timesteps counts rows, while runs count decisions.
+    `jax.jit(jax.vmap(make_train(config)))(keys)` trains one seed per key in one program.
+    `jax.jit(jax.vmap(make_train(config)))(keys, hyperparams(config, gamma=gammas))` trains one
+    setting per key. Without the second argument, the config's numbers are used.
 
-    With a simulator on the host it is not pure: EnvPool's random generators continue from the last
-    call. Its pools exist until `train.close()`, after which no program that was compiled from it
-    may run.
+    Metrics are reduced to `num_points` numbers each, so memory does not depend on total_timesteps.
+    The number of updates is fixed. If agents may be absent, total_timesteps counts rows here, and decisions in runs.
+
+    With a host simulator the function is not pure: EnvPool's random generators continue from the
+    last call. The simulators exist until `train.close()`. Do not call compiled programs after that.
 
     Args:
-        config: of the run; `num_shards` 0 means 1 here. Logging, evaluation and checkpoint
-            settings do not apply.
-        env: a user's own `Task`, or what makes one, in place of the config's and its options.
-        parts: the parts that the config names -> those to train with, as
+        config: of the training. `num_shards` = 0 means 1 here. Settings of logging, evaluation and
+            checkpoints do not apply.
+        env: a custom `Task`, or a class or function that makes one, instead of the config's
+            environment and its options.
+        parts: a function from the parts that the config selects to the parts to train with, such as
             `lambda parts: parts._replace(advantages=...)`.
-        num_points: points of each curve, at most one per update.
+        num_points: number of points of each curve, at most one per update.
 
     Raises:
-        ValueError: as `registry.make` and the config's own checks; the config is asynchronous; or a
-            setting of JAX cannot be used.
+        ValueError: the config or its environment is invalid, the config is asynchronous, or a
+            setting of JAX is not supported.
     """
     check_settings(PURE)
     if config.asynchronous:
@@ -135,27 +140,28 @@ def make_train(
             "asynchronous = true is not supported by make_train. Use asynchronous = false."
         )
     setup = resolve(with_env(config, env), change=parts)
-    config, made = setup.config, make_parts(setup.config, change=setup.change)
+    config, built = setup.config, make_parts(setup.config, change=setup.change)
     for line in without_effect([config]) if parts is None else ():
         log.warning(line)
-    init, train_chunk, own = init_program(made), train_program(made), make_hyperparams(config)
+    init, train_chunk = init_program(built), train_program(built)
+    default = make_hyperparams(config)
     updates = config.num_updates
     points = min(num_points, updates)
     bounds = np.linspace(0, updates, points + 1).astype(np.int32)
     chunks = split(np.diff(bounds), max(1, MOST_STEPS // config.steps_per_update))
 
-    def train(key: Key, hyperparams: Hyperparams = own) -> TrainResult:
+    def train(key: Key, hyperparams: Hyperparams = default) -> TrainResult:
         def point(state: TrainState, num_updates: Array) -> Trained:
             return train_chunk(state, hyperparams, num_updates)
 
         state, metrics = jax.lax.scan(
-            point, init(key, shard_ids(made)), jnp.asarray(chunks.ravel())
+            point, init(key, shard_ids(built)), jnp.asarray(chunks.ravel())
         )
         return TrainResult(state.agent, curves(merged(metrics, points)))
 
-    whole = cast(Train, train)
-    whole.close = made.env.close
-    return whole
+    closable = cast(Train, train)
+    closable.close = built.env.close
+    return closable
 
 
 def split(updates: np.ndarray, most: int) -> np.ndarray:
@@ -177,7 +183,7 @@ def merged(metrics: Metrics, points: int) -> Metrics:
 
 
 def curves(metrics: Metrics) -> Curves:
-    """Means from the sums of P chunks."""
+    """Compute the curves from the sums of P chunks."""
     episodes, updates = metrics.episodes, metrics.updates
 
     def per_episode(x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Records one episode's states, and draws them."""
+"""Videos of episodes: record the states of an episode and draw them."""
 
 from functools import partial
 from pathlib import Path
@@ -23,23 +23,26 @@ from purejaxppo.video import video
 
 
 class Recorded(NamedTuple):
-    """One episode, for drawing."""
+    """An episode to draw."""
 
     task: Any
     states: list[Any]
-    """From the start to the end."""
+    """States from the first to the last."""
     rewards: np.ndarray  # [steps] summed over agents
     agents: int
 
 
 def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | None = None) -> str:
-    """Draws one episode into a file; describes what was drawn.
+    """Write a video of one episode.
 
     Args:
-        agent: a single one.
-        path: of the file; the suffix chooses the format.
+        agent: one agent.
+        path: of the file. The suffix selects the format.
         seed: of the episode.
-        stochastic: sample actions; None: as the run's evaluations did.
+        stochastic: True to sample actions; None for the setting of the run's evaluations.
+
+    Returns:
+        A line that describes the video.
 
     Raises:
         ValueError: as `video.record`.
@@ -54,16 +57,16 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
-    """Records one episode's states, for drawing; acts as `evaluate` does.
+    """Record the states of one episode. Actions are those of `evaluate`.
 
     Returns:
-        (task, list of its states from the start to the end, rewards [steps], summed over agents).
+        (task, list of states from the first to the last, rewards [steps] summed over agents).
     """
     return _record(agent, seed=seed, deterministic=deterministic)[:3]
 
 
 def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
-    """Records one episode."""
+    """Record one episode."""
     config = agent.config
     with jax.default_matmul_precision(config.matmul_precision):
         env: Any = registry.make(evaluation_env(config), 1, seed=seed, evaluation=True, render=True)
@@ -77,17 +80,17 @@ def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
 def record_episode(
     env: VectorEnv | MultiAgentEnv | HostEnv, agent: Agent, seed: int, deterministic: bool | None
 ) -> Recorded:
-    """Records an episode of one environment or world, step by step.
+    """Record an episode of one environment or one multi-agent environment, step by step.
 
-    Its rewards are those that an evaluation sums. A step that diverged is left out.
+    The rewards are those that an evaluation sums. A step that diverged is left out.
     """
     policy, limit = agent.policy, max_rows(env.spec) or agent.config.eval.max_steps
     act = act_function(agent.config, policy, deterministic)
     one_state = jax.jit(lambda env_state: jax.tree.map(lambda x: x[0], env_state.task))
 
     def frame(loop: RolloutState) -> Any:
-        """What is drawn: the task's state, or the picture of a simulator on the host."""
-        if not env.spec.restorable:  # its states are not arrays
+        """Return the task's state, or the frame that a host simulator renders."""
+        if not env.spec.restorable:  # states of host simulators are not arrays
             return cast("HostEnv | MultiAgentEnv", env).render_frame(loop.obs)
         return jax.device_get(one_state(loop.env))
 

@@ -123,7 +123,7 @@ def csv_cells(row: Row) -> dict[str, str]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Reads the rows of a metrics.csv, without empty cells; [] if it is missing.
+    """Read the rows of a metrics.csv, without empty cells; [] if it is missing.
 
     Rows that were cut off or damaged, as by a full disk, are left out with a warning.
     """
@@ -147,7 +147,7 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _row(names: Sequence[str], line: str) -> Row:
-    """Parses a line; raises ValueError or csv.Error if it is not a complete row of numbers."""
+    """Parse a line; raises ValueError or csv.Error if it is not a complete row of numbers."""
     if not line.endswith("\n"):
         raise ValueError("cut off")
     (cells,) = csv.reader([line])

@@ -71,7 +71,7 @@ def base_name(name: str, config: Config) -> str:
 
 @contextlib.contextmanager
 def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[list[str]]:
-    """Locks the run's folder in process 0, and checks that all processes can read it.
+    """Lock the run's folder in process 0, and check that all processes can read it.
 
     Yields lines to print about a new run's copies of custom code.
 

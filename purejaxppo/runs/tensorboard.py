@@ -23,7 +23,7 @@ class EventFile:
     """An event file: tensorboardX's `EventFileWriter` without its queue and thread."""
 
     def __init__(self, folder: str) -> None:
-        """Opens a new file in a folder, which is created if needed."""
+        """Open a new file in a folder, which is created if needed."""
         directory_check(folder)
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
         self._folder = folder
@@ -32,22 +32,22 @@ class EventFile:
         self.add_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def get_logdir(self) -> str:
-        """Returns the folder."""
+        """Return the folder."""
         return self._folder
 
     def add_event(self, event: Event) -> None:
-        """Writes an event."""
+        """Write an event."""
         self._file.write(event.SerializeToString())
         if time.monotonic() > self._flushed + FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Writes all events to disk."""
+        """Write all events to disk."""
         self._file.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flushes and closes the file."""
+        """Flush and close the file."""
         self._file.close()
 
 
@@ -55,7 +55,7 @@ class EventFiles(FileWriter):
     """Adds steps and times to the events of a file."""
 
     def __init__(self, folder: str) -> None:
-        """Opens the file."""
+        """Open the file."""
         self.event_writer = EventFile(folder)
         self._default_metadata: dict[str, Any] = {}
 
@@ -66,7 +66,7 @@ class Writer(SummaryWriter):
     all_writers: Any  # the `EventFiles` by folder; None while closed
 
     def _get_file_writer(self) -> FileWriter:
-        """Returns the writer of the folder, opened at the first call."""
+        """Return the writer of the folder, opened at the first call."""
         if self.all_writers is None:
             self.file_writer = EventFiles(self.logdir)
             self.all_writers = {self.logdir: self.file_writer}
@@ -76,7 +76,7 @@ class Writer(SummaryWriter):
         return self.file_writer
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Any, *args: Any, **kwargs: Any) -> None:
-        """Writes the value of each tag to a separate event file."""
+        """Write the value of each tag to a separate event file."""
         self._get_file_writer()
         for tag in tag_scalar_dict:
             folder = os.path.join(self.logdir, main_tag, tag)
@@ -85,7 +85,7 @@ class Writer(SummaryWriter):
         super().add_scalars(main_tag, tag_scalar_dict, *args, **kwargs)
 
     def close(self) -> None:
-        """Closes all files, even if some of them cannot be written."""
+        """Close all files, even if some of them cannot be written."""
         with contextlib.ExitStack() as closing:
             for files in (self.all_writers or {}).values():
                 closing.callback(files.close)

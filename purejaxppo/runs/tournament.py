@@ -59,7 +59,7 @@ class Match:
     """
 
     def __init__(self, config: Config, policy: Policy, games: int) -> None:
-        """Makes the games; nothing is compiled yet."""
+        """Make the games; nothing is compiled yet."""
         self.config = config
         self.policy = policy
         self.env = VmapEnv(registry.make(config.env, 1, evaluation=True), games)
@@ -135,7 +135,7 @@ def rate(
     seed: int = 0,
     print_line: Callable[[str], object] = lambda line: None,
 ) -> str:
-    """Rates a run's saved agents; writes elo.csv and elo.png into its folder; returns a table.
+    """Rate a run's saved agents; write elo.csv and elo.png into its folder; return a table.
 
     Args:
         run: folder of a run.

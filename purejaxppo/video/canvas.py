@@ -37,7 +37,7 @@ class Canvas:
     """Draws in pixels of the final picture, or in world units after `view`."""
 
     def __init__(self, height: int, width: int, background: tuple = PAPER) -> None:
-        """Starts an empty picture."""
+        """Start an empty picture."""
         from PIL import Image, ImageDraw
 
         self.height, self.width = height, width
@@ -46,7 +46,7 @@ class Canvas:
         self.view((width / 2, height / 2), 1.0, flip=False)
 
     def view(self, origin: tuple, scale: float, *, flip: bool = True) -> None:
-        """Puts world (0, 0) at pixel `origin`, a unit at `scale` pixels; y points up if flipped."""
+        """Put world (0, 0) at pixel `origin`, a unit at `scale` pixels; y points up if flipped."""
         self.scale = 2 * scale
         self.origin = 2 * np.asarray(origin, float)
         self.axes = np.array([1.0, -1.0 if flip else 1.0]) * self.scale
@@ -57,7 +57,7 @@ class Canvas:
         ]
 
     def line(self, points, colour: tuple = INK, width: float = 1.5) -> None:
-        """Draws a polyline with round joints; `width` in pixels."""
+        """Draw a polyline with round joints; `width` in pixels."""
         points = self._at(points)
         self.pen.line(points, fill=colour, width=max(1, round(2 * width)), joint="curve")
         if width >= 4:
@@ -65,16 +65,16 @@ class Canvas:
                 self.pen.ellipse([x - width, y - width, x + width, y + width], fill=colour)
 
     def polygon(self, points, colour: tuple) -> None:
-        """Draws a filled polygon."""
+        """Draw a filled polygon."""
         self.pen.polygon(self._at(points), fill=colour)
 
     def circle(self, centre, radius: float, colour: tuple) -> None:
-        """Draws a filled circle; `radius` in pixels."""
+        """Draw a filled circle; `radius` in pixels."""
         (x, y), r = self._at([centre])[0], 2 * radius
         self.pen.ellipse([x - r, y - r, x + r, y + r], fill=colour)
 
     def text(self, where: tuple, words: str, colour: tuple = INK, size: int = 12, anchor="la"):
-        """Draws words at a pixel of the final picture."""
+        """Draw words at a pixel of the final picture."""
         x, y = where
         self.pen.text((2 * x, 2 * y), words, fill=colour, font=font(2 * size), anchor=anchor)
 
@@ -84,7 +84,7 @@ class Canvas:
 
 
 def fit(picture: np.ndarray, height: int, width: int, background: str = "black") -> np.ndarray:
-    """Scales a picture, uint8 [H, W, 3], into [height, width, 3]; preserves its proportions."""
+    """Scale a picture, uint8 [H, W, 3], into [height, width, 3]; preserve its proportions."""
     from PIL import Image, ImageOps
 
     lanczos = Image.Resampling.LANCZOS

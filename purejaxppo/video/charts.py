@@ -13,7 +13,7 @@ EMPTY = (30, 34, 42)
 
 
 def frames(observations: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Yields one frame per observation: the first image among its arrays, else all its numbers."""
+    """Yield one frame per observation: the first image among its arrays, else all its numbers."""
     table = _leaves(observations)
     image = next((values for values in table.values() if _is_image(values)), None)
     if image is not None:
@@ -40,7 +40,7 @@ def _is_image(values: np.ndarray) -> bool:
 
 
 def grids(images: np.ndarray, *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Enlarges images [T, H, W] or [T, H, W, C]; planes of few channels get distinct colours."""
+    """Enlarge images [T, H, W] or [T, H, W, C]; planes of few channels get distinct colours."""
     from PIL import Image
 
     rows, columns = images.shape[1:3]
@@ -88,7 +88,7 @@ def _colours(images: np.ndarray):
 
 
 def _planes(image: np.ndarray) -> np.ndarray:
-    """Draws each channel of [H, W, C] where it is above 0, in a colour; lower ones on top."""
+    """Draw each channel of [H, W, C] where it is above 0, in a colour; lower ones on top."""
     picture = np.broadcast_to(np.array(EMPTY, np.uint8), (*image.shape[:2], 3)).copy()
     for channel in reversed(range(image.shape[-1])):
         picture[image[..., channel] > 0] = SERIES[channel % len(SERIES)]
@@ -96,7 +96,7 @@ def _planes(image: np.ndarray) -> np.ndarray:
 
 
 def numbers(table: dict[str, np.ndarray], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Draws every number of `table` [T, ...] over time: strips for a few, a heat map for many."""
+    """Draw every number of `table` [T, ...] over time: strips for a few, a heat map for many."""
     names, columns = [], []
     for name, values in table.items():
         flat = values.reshape(len(values), -1).astype(float)
@@ -110,7 +110,7 @@ def numbers(table: dict[str, np.ndarray], *, height: int, width: int) -> Iterato
 
 
 def _strips(names: list[str], values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """Draws one line per number, up to the current step."""
+    """Draw one line per number, up to the current step."""
     count, left, right = len(names), 110, width - 70
     tall = (height - TOP - 10) / count
     low, high = values.min(axis=0), values.max(axis=0)
@@ -134,7 +134,7 @@ def _strips(names: list[str], values: np.ndarray, height: int, width: int) -> It
 
 
 def _heat(values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """Draws a row per number, a column per step: blue below its episode's mean, orange above."""
+    """Draw a row per number, a column per step: blue below its episode's mean, orange above."""
     from PIL import Image
 
     centred = values - values.mean(axis=0)

@@ -69,7 +69,7 @@ def particles(task: Any, state: Any) -> Scene:
 def frames(
     name: str, env: Any, states: Sequence[Any], *, height: int, width: int
 ) -> Iterator[np.ndarray]:
-    """Yields one frame per state, uint8 [height, width, 3].
+    """Yield one frame per state, uint8 [height, width, 3].
 
     Args:
         name: smax, mpe or jaxnav of JaxMARL, or particles.

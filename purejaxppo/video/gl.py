@@ -17,7 +17,7 @@ SHADOWS = 1024
 
 
 def main(model_path: str, motion_path: str, height: str, width: str) -> None:
-    """Writes one frame per pose as raw uint8 RGB to standard output."""
+    """Write one frame per pose as raw uint8 RGB to standard output."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # drivers print; only frames may reach the parent
     model = mujoco.MjModel.from_binary_path(model_path)
@@ -37,14 +37,14 @@ def main(model_path: str, motion_path: str, height: str, width: str) -> None:
 
 
 def cheapen(model) -> None:
-    """Turns off effects that take more than half of the time without a GPU."""
+    """Turn off effects that take more than half of the time without a GPU."""
     model.vis.quality.shadowsize = min(SHADOWS, model.vis.quality.shadowsize)
     model.vis.quality.offsamples = 0
     model.mat_reflectance[:] = 0
 
 
 def extend_floors(model) -> None:
-    """Makes large floors infinite, for robots that run beyond their edges."""
+    """Make large floors infinite, for robots that run beyond their edges."""
     planes = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
     large = planes & (model.geom_size[:, :2].min(axis=1) >= LARGE)
     for material in np.unique(model.geom_matid[large]):

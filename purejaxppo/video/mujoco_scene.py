@@ -19,7 +19,7 @@ GL_BACKENDS = ("egl", "osmesa", "")
 
 
 def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Yields one frame per pose, uint8 [height, width, 3], by the first back end that draws.
+    """Yield one frame per pose, uint8 [height, width, 3], by the first back end that draws.
 
     Args:
         model: a MuJoCo model.
@@ -68,7 +68,7 @@ def _missing(chosen: str | None) -> str:
 
 
 def _rendered(model_path: Path, motion_path: Path, backend: str, shape) -> Iterator[np.ndarray]:
-    """Yields the frames of a child process that renders on `backend`; none where that fails."""
+    """Yield the frames of a child process that renders on `backend`; none where that fails."""
     command = [sys.executable, str(Path(__file__).with_name("gl.py"))]
     command += [str(word) for word in (model_path, motion_path, *shape)]
     size = 3 * shape[0] * shape[1]

@@ -35,7 +35,7 @@ CAPTION = 24
 
 
 def check_target(path: str | Path) -> None:
-    """Checks, before any work, that a video can be written.
+    """Check, before any work, that a video can be written.
 
     Raises:
         ValueError: another suffix, a folder that does not exist, or a missing package.
@@ -59,7 +59,7 @@ def check_target(path: str | Path) -> None:
 def record(
     task: Any, states: list[Any], path: str | Path, *, title: str = "", rewards: Iterable = ()
 ) -> Path:
-    """Writes the video of one episode.
+    """Write the video of one episode.
 
     Args:
         task: a single environment, as `envs.registry.make_task` gives it.
@@ -97,7 +97,7 @@ def record(
 def frames(
     task: Any, states: list[Any], height: int = HEIGHT, width: int = WIDTH
 ) -> list[np.ndarray]:
-    """Draws one picture per state, uint8 [height, width, 3], without words."""
+    """Draw one picture per state, uint8 [height, width, 3], without words."""
     return list(_draw(task, states, height, width))
 
 
@@ -139,7 +139,7 @@ def _progress(step: int, returns: np.ndarray | None) -> str:
 
 
 def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
-    """Writes small words into the upper corners, legible on any background."""
+    """Write small words into the upper corners, legible on any background."""
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(frame[:CAPTION])
@@ -163,7 +163,7 @@ def _font() -> Any:
 
 
 def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """Writes H.264 in yuv420p, which every player and browser shows; pads odd sizes to even ones.
+    """Write H.264 in yuv420p, which every player and browser shows; pad odd sizes to even ones.
 
     ffmpeg is started here: imageio's own writer forks, of which JAX, being threaded, warns.
     """
@@ -193,7 +193,7 @@ def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str
 
 
 def _write_gif(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """Writes a gif with one palette, taken from a few frames, so that colours do not flicker."""
+    """Write a gif with one palette, taken from a few frames, so that colours do not flicker."""
     del title
     from PIL import Image
 
@@ -209,7 +209,7 @@ def _write_gif(path: Path, frames: Iterable[np.ndarray], rate: float, title: str
 
 
 def _write_html(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """Writes a page with the video inside."""
+    """Write a page with the video inside."""
     with tempfile.TemporaryDirectory() as folder:
         video = Path(folder) / "video.mp4"
         _write_mp4(video, frames, rate, title)
