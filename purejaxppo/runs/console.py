@@ -99,7 +99,7 @@ class Console:
     LINES = 20
 
     def __init__(self, total: int, *, quiet: bool = False, lines: bool = False) -> None:
-        """Start at 0 of `total` steps. `quiet` prints nothing, `lines` replaces the bar by lines."""
+        """Start at 0 of `total` steps. `quiet` prints nothing, `lines` prints no bar."""
         from rich.console import Console as RichConsole
 
         out: Any = SafeStream(sys.stdout)

@@ -116,7 +116,8 @@ def make_train(
     setting per key. Without the second argument, the config's numbers are used.
 
     Metrics are reduced to `num_points` numbers each, so memory does not depend on total_timesteps.
-    The number of updates is fixed. If agents may be absent, total_timesteps counts rows here, and decisions in runs.
+    The number of updates is fixed. If agents may be absent, total_timesteps counts rows here, and
+    decisions in runs.
 
     With a host simulator the function is not pure: EnvPool's random generators continue from the
     last call. The simulators exist until `train.close()`. Do not call compiled programs after that.
