@@ -301,7 +301,7 @@ def test_a_callback_of_many_agents_writes_each_number_to_its_agent():
     np.testing.assert_array_equal(run.metrics["seed"], run.metrics["mine/seed"])
     np.testing.assert_array_equal(run.metrics["mine/one"], 1.0)
     assert run.best.member(1).act([0.5]) in (0, 1)
-    with pytest.raises(ValueError, match="act is for one agent"):
+    with pytest.raises(ValueError, match=r"act: this run has 2 agents"):
         run.best.act([0.5])
 
 
