@@ -3,7 +3,7 @@
 import importlib.util
 
 import pytest
-from support.runs import refusal
+from support.runs import rejection
 
 import purejaxppo.cli.train as train_command
 
@@ -42,13 +42,13 @@ def test_a_wrong_command_gets_a_one_sentence_error(flags, expected, tmp_path, ca
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name)
     )
-    said = refusal(["--config", "cartpole", *flags], capsys)
+    said = rejection(["--config", "cartpole", *flags], capsys)
     assert all(part in said for part in expected), said
 
 
 def test_a_task_without_a_family_is_searched_in_all_families(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = refusal(["--config", "cartpole", "--env.name", "hopper"], capsys)
+    said = rejection(["--config", "cartpole", "--env.name", "hopper"], capsys)
     assert "is not of the form family/task. Did you mean 'brax/hopper'" in said
 
 
@@ -58,7 +58,7 @@ def test_evaluation_options_are_checked_before_the_run_folder_is_made(
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("pgx")
     flags = ["--env.name", "pgx/tic_tac_toe", "--eval.options", "opponent", "rand"]
-    said = refusal(["--config", "cartpole", *flags], capsys)
+    said = rejection(["--config", "cartpole", *flags], capsys)
     assert "in evaluations: eval.options.opponent = 'rand' must be random, or" in said
     assert not list(tmp_path.iterdir())
 

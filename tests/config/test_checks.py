@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from support.runs import refusal
+from support.runs import rejection
 
 from purejaxppo import make_train
 from purejaxppo.config.checks import settings, without_effect
@@ -78,7 +78,7 @@ WRONG = [
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in WRONG])
 def test_an_invalid_value_gets_a_one_sentence_error(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = refusal(["--config", "cartpole", *flags], capsys)
+    said = rejection(["--config", "cartpole", *flags], capsys)
     assert all(part in said for part in expected), said
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.runs import refusal
+from support.runs import rejection
 
 from purejaxppo import interrupts
 from purejaxppo.config.files import flatten, from_dict, load_config, to_yaml, write_whole
@@ -46,7 +46,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "expected"), [(row[0], row[1:]) for row in NO_FILE])
 def test_a_missing_file_gets_a_one_sentence_error(words, expected, capsys):
-    said = refusal(words, capsys)
+    said = rejection(words, capsys)
     assert all(part in said for part in expected), said
 
 
@@ -54,7 +54,7 @@ def test_a_missing_file_gets_a_one_sentence_error(words, expected, capsys):
 def test_an_invalid_file_gets_a_one_sentence_error(text, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("bad.yaml").write_text(text, encoding="utf-8")
-    said = refusal(["--config", "bad.yaml"], capsys)
+    said = rejection(["--config", "bad.yaml"], capsys)
     assert all(part in said for part in expected), said
 
 

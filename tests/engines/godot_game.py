@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""A game that speaks as one with the plugin of Godot RL Agents does, without the engine.
+"""A scripted game with the protocol of the plugin of Godot RL Agents, without the engine.
 
     godot_game.py --port=11008 --env_seed=1 --action_repeat=8 [--agents=2 ...] [--fault=nan@5]
 
-It imports the standard library alone, and does as the plugin does: it connects, reads a handshake
-that it does not answer, and reads an action once every `action_repeat` ticks; after a reset it
-reads the first one a window late. Agents begin their next episodes by themselves, and what is sent
-beside `done` is the next episode's first observation.
+It imports only the standard library, and behaves like the plugin: it connects, reads a handshake
+that it does not answer, and reads an action every `action_repeat` ticks; after a reset it reads
+the first one a window late. Agents start their next episodes by themselves, and the message with
+`done` contains the first observation of the next episode.
 
-Each agent is shown a sign, -1 or 1, which changes with every window. Its reward is the sum over the
-ticks of a window of 1 / action_repeat, if it acts as the sign says. Its k-th episode takes
-`length` + (its number) windows.
+Each agent observes a sign, -1 or 1, which changes in every window. The reward is the sum over the
+ticks of a window of 1 / action_repeat if its action equals the sign. Its k-th episode has `length`
++ (its number) windows.
 """
 
 import json
@@ -30,12 +30,12 @@ OPTIONS = {
     "length": 3,
     "obs": "vector",  # vector, parts, masked, or camera
     "actions": "discrete",  # discrete, continuous, mixed, or pair
-    "policies": "",  # separated by commas; agents of other policies see one number more each
-    "cut": 0,  # episodes of agents with a smaller number end by a time limit, and say so
-    "old": 0,  # describes one agent, and sends no info, as plugins before 2024 do
+    "policies": "",  # separated by commas; agents of each further policy observe one more number
+    "cut": 0,  # episodes of agents with a smaller number end by a time limit, and are reported so
+    "old": 0,  # describes one agent, and sends no info, as plugins before 2024
     "fault": "",  # kind@window
-    "fault_seed": -1,  # of the one game that has it; -1: all
-    "record": "",  # file for what it is sent
+    "fault_seed": -1,  # of the game with the fault; -1: all
+    "record": "",  # file for received messages
 }
 ACTIONS = {
     "discrete": {"move": {"size": 3, "action_type": "discrete"}},
@@ -53,13 +53,13 @@ ACTIONS = {
 
 
 def options():
-    """Arguments of the form --name=value, and their defaults; others are ignored."""
+    """Parse arguments of the form --name=value over their defaults; others are ignored."""
     given = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:] if "=" in a)
     return {k: type(v)(given.get(k, v)) for k, v in OPTIONS.items()}
 
 
 class Agent:
-    """One agent."""
+    """An agent of the game."""
 
     def __init__(self, number, o, policies):
         self.number, self.o = number, o
@@ -74,7 +74,7 @@ class Agent:
         self.tick = 0
 
     def set_action(self, action):
-        self.shown = self.sign  # that of the observation which the action answers
+        self.shown = self.sign  # that of the observation before the action
         self.sign = self.random.choice((-1, 1))
         kind = self.o["actions"]
         if kind == "discrete":
@@ -87,7 +87,7 @@ class Agent:
             self.asked = action["turn"][0]
 
     def step(self):
-        """One tick."""
+        """Simulate a tick."""
         self.tick += 1
         asked = (self.asked > 0.3) - (self.asked < -0.3)
         self.reward += (asked == self.shown) / self.o["action_repeat"]
@@ -104,7 +104,7 @@ class Agent:
         if self.o["obs"] == "camera":
             pixels = bytes(range(12)) * 4 if self.sign > 0 else bytes(48)
             return {"camera_2d": bytes([*pixels]).hex()}
-        if self.o["obs"] == "masked":  # of three discrete actions the one that is least right
+        if self.o["obs"] == "masked":  # the worst of three discrete actions
             return {"obs": vector, "action_mask": [int(self.sign < 0), 1, int(self.sign > 0)]}
         return {"obs": vector, "phase": self.tick % 4}
 
@@ -120,7 +120,7 @@ class Agent:
 
 
 class Game:
-    """The plugin's loop."""
+    """The loop of the plugin."""
 
     def __init__(self, o):
         self.o = o
@@ -160,13 +160,13 @@ class Game:
                     agent.step()
 
     def handle(self, message):
-        """Does what a message says; returns its type."""
+        """Handle a message, and return its type."""
         if message["type"] == "close":
             sys.exit(0)
         if message["type"] == "reset":
             for agent in self.agents:
                 agent.begin()
-        elif message["type"] == "action":  # the plugin takes too few without a word, too
+        elif message["type"] == "action":  # the plugin also accepts too few without an error
             for agent, action in zip(self.agents, message["action"], strict=False):
                 agent.set_action(action)
         return message["type"]
@@ -215,7 +215,7 @@ class Game:
         return message
 
     def spoil(self, message):
-        """What goes wrong from window `at` on."""
+        """Apply the fault from window `at` on."""
         if self.fault == "exit":
             print("ERROR: out of enemies", flush=True)
             os._exit(7)

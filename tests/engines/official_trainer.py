@@ -1,9 +1,9 @@
-"""Plays a Unity player with the package mlagents_envs and prints what it saw, as JSON.
+"""Step a Unity build with the package mlagents_envs, and print its episodes as JSON.
 
-    python official_trainer.py FOLDER_OF_THE_PACKAGE PLAYER SEED STEPS PORT [ARGUMENT ...]
+    python official_trainer.py FOLDER_OF_THE_PACKAGE BUILD SEED STEPS PORT [ARGUMENT ...]
 
-For every agent by id a list of its episodes: their decisions (observation, mask, reward) and their
-end. Actions are those of `policy`, which a test takes, too.
+For every agent by id, a list of its episodes: their decisions (observation, mask, reward) and their
+end. Actions are those of `policy`, which a test also uses.
 """
 
 import json
@@ -13,13 +13,13 @@ import numpy as np
 
 
 def policy(obs: np.ndarray, branches: int) -> tuple[np.ndarray, np.ndarray]:
-    """Actions from vectors [n, 2]: continuous [n, 2], discrete [n, branches]."""
+    """Return actions for vectors [n, 2]: continuous [n, 2], discrete [n, branches]."""
     continuous = np.stack([obs[:, 0] / 2, obs[:, 1] / 10], axis=1).astype(np.float32)
     return continuous, np.rint(obs[:, 1:] * 10).astype(np.int32)[:, :branches] % 3
 
 
 def main(folder: str, player: str, seed: int, steps: int, port: int, arguments: list[str]) -> dict:
-    """The agents' episodes by id."""
+    """Return the episodes of each agent by id."""
     sys.path.insert(0, folder)
     from mlagents_envs.base_env import ActionTuple
     from mlagents_envs.environment import UnityEnvironment
@@ -49,7 +49,7 @@ def main(folder: str, player: str, seed: int, steps: int, port: int, arguments: 
 
 
 def record(seen: dict[int, list[dict]], name: str, asking, over) -> None:
-    """Adds a behaviour's steps: ends come before the decisions of the same message."""
+    """Add the steps of a behaviour, ends before the decisions of the same message."""
     for i, number in enumerate(over.agent_id):
         reward = float(over.reward[i] + over.group_reward[i])
         end = [over.obs[0][i].tolist(), reward, bool(over.interrupted[i])]
@@ -63,7 +63,7 @@ def record(seen: dict[int, list[dict]], name: str, asking, over) -> None:
 
 
 def episode(seen: dict[int, list[dict]], number: int, name: str) -> dict:
-    """An agent's present episode."""
+    """Return the current episode of an agent."""
     episodes = seen.setdefault(number, [])
     if not episodes or episodes[-1]["end"]:
         episodes.append({"behaviour": name, "decisions": [], "end": None})

@@ -1,12 +1,12 @@
-"""A game without Unity that speaks ML-Agents' protocol as Unity's side does, for tests.
+"""A scripted game, without Unity, with Unity's side of the protocol of ML-Agents.
 
     python unity_engine.py --mlagents-port PORT --scenario NAME [--agents N] [--period N] ...
 
 It is the gRPC client, requests decisions every `period` ticks and ends episodes between them. An
 agent keeps its id over episodes, so its end and its next decision may be in one message. Only an
-agent that pauses, as if it were disabled and enabled again, gets a new id. Actions are matched with
-agents by their position. Where Unity would crash, the game ends with an error: if there are fewer
-or more actions than agents that requested one.
+agent that pauses, as if it were disabled and enabled, gets a new id. Actions are matched to agents
+by their position. Where Unity would crash, the game ends with an error: if there are fewer or more
+actions than requests.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COLOURS = np.array([[0, 64, 128], [255, 192, 32]], np.uint8)
 
 @dataclass
 class Agent:
-    """One agent, in its present episode."""
+    """An agent in its current episode."""
 
     game: "Game"
     behaviour: str
@@ -44,10 +44,10 @@ class Agent:
     reward: float = 0.0
     action: np.ndarray = field(default_factory=lambda: np.zeros(3))
     goal: float = 0.0
-    back: int = 0  # the tick at which it begins anew
+    back: int = 0  # the tick of its next episode
 
     def begin(self) -> None:
-        """Begins an episode, under a new id if the agent was disabled."""
+        """Start an episode, with a new id if the agent was disabled."""
         self.id = self.id or next(self.game.ids)
         self.episode += 1
         self.age, self.reward = 0, 0.0
@@ -56,7 +56,7 @@ class Agent:
             self.goal = self.game.parameters[self.game.options.parameter]()
 
     def info(self, *, done: bool = False, cut: bool = False) -> messages.Message:
-        """What it tells now; its reward is then spent."""
+        """Return its message, and reset its reward."""
         info = messages.kind("AgentInfo")(
             reward=self.reward, done=done, max_step_reached=cut, id=self.id
         )
@@ -72,11 +72,11 @@ class Agent:
         return info
 
     def best(self) -> int:
-        """The discrete action that is paid."""
+        """Return the discrete action with a reward."""
         return int(self.goal > -0.3) + int(self.goal > 0.3)
 
     def act(self) -> None:
-        """A tick with its last action: rewards, and the end of an episode."""
+        """Simulate a tick with its last action: rewards, and the end of an episode."""
         options = self.game.options
         value, choice = float(self.action[0]), int(self.action[2])
         paid = 0.0
@@ -98,7 +98,7 @@ class Agent:
 
 
 class Game:
-    """Agents and time."""
+    """The agents and the time."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -110,7 +110,7 @@ class Game:
         self.parameters: dict[str, Callable[[], float]] = {}
 
     def reset(self, seed: int) -> None:
-        """All agents begin anew."""
+        """Start new episodes of all agents."""
         self.random = np.random.default_rng((seed, self.tick))
         self.tick, self.outbox = 0, []
         names = self.options.behaviours.split(",")
@@ -122,7 +122,7 @@ class Game:
                 agent.begin()
 
     def sense(self, agent: Agent) -> list[messages.Message]:
-        """Its sensors."""
+        """Return the sensors of an agent."""
         vector = messages.kind("Observation")(name="vector", shape=[2])
         vector.float_data.data.extend([agent.goal, agent.age / 10])
         if self.options.camera == "none":
@@ -132,7 +132,7 @@ class Game:
         pixels = np.full((8, 12, 3), shade, np.uint8)
         pixels[0, 0] = COLOURS[0]
         data = png(pixels)
-        if self.options.camera == "stacked":  # two grey pictures
+        if self.options.camera == "stacked":  # two grayscale images
             image.shape.extend([2, 8, 12])
             image.compressed_data = data + png(255 - pixels)
             image.compressed_channel_mapping.extend([0, 0, 0, 1, 1, 1])
@@ -142,7 +142,7 @@ class Game:
         return [vector, image]
 
     def ask(self) -> list[tuple[Agent, messages.Message]]:
-        """Agents that ask for a decision on this tick."""
+        """Request decisions for the agents that need one at this tick."""
         asking = []
         for agent in self.agents:
             if not agent.id and self.tick >= agent.back:
@@ -153,7 +153,7 @@ class Game:
         return [(agent, agent.info()) for agent in asking]
 
     def act(self) -> None:
-        """Everything moves by a tick."""
+        """Simulate a tick of all agents."""
         for agent in self.agents:
             if agent.id:
                 agent.act()
@@ -161,7 +161,7 @@ class Game:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """An image as a PNG."""
+    """Encode an image as PNG."""
     from PIL import Image
 
     out = io.BytesIO()
@@ -170,7 +170,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 class Client:
-    """Unity's communicator."""
+    """The communicator of Unity."""
 
     def __init__(self, port: int) -> None:
         channel = grpc.insecure_channel(f"localhost:{port}")
@@ -178,11 +178,11 @@ class Client:
         self.known: set[str] = set()
 
     def raw(self, data: bytes) -> messages.Message:
-        """Sends bytes; the answer."""
+        """Send bytes, and return the answer."""
         return messages.parse(self.call(data, wait_for_ready=True, timeout=120))
 
     def exchange(self, message: messages.Message) -> messages.Message:
-        """One exchange; ends this game when it is told to."""
+        """Exchange messages; a command to quit ends the game."""
         message.header.status = messages.OK
         answer = self.raw(message.SerializeToString())
         if answer.header.status == messages.QUIT_STATUS:
@@ -191,7 +191,7 @@ class Client:
         return answer.unity_input
 
     def begin(self, version: str) -> messages.Message:
-        """The first two exchanges: the settings, the first command."""
+        """Do the first two exchanges: the settings and the first command."""
         first = messages.UnityMessage()
         there = first.unity_output.rl_initialization_output
         there.name, there.communication_version = "scripted", version
@@ -202,7 +202,7 @@ class Client:
 
 
 def describe(output: messages.Message, name: str, actions: str) -> None:
-    """A behaviour's BrainParameters."""
+    """Return the BrainParameters of a behaviour."""
     brain = output.rl_initialization_output.brain_parameters.add(brain_name=name, is_training=True)
     if actions in ("continuous", "hybrid"):
         brain.action_spec.num_continuous_actions = 2
@@ -213,7 +213,7 @@ def describe(output: messages.Message, name: str, actions: str) -> None:
 
 
 def play(options: argparse.Namespace) -> None:
-    """Exchanges messages until the trainer ends."""
+    """Exchange messages until the trainer ends."""
     if options.fault == "silent":
         time.sleep(600)
     client, game = Client(options.mlagents_port), Game(options)
@@ -246,7 +246,7 @@ def play(options: argparse.Namespace) -> None:
 
 
 def replay(client: Client, message: messages.Message) -> None:
-    """Sends one message again and again, to measure the trainer's side alone."""
+    """Repeat one message, to measure the trainer alone."""
     message.header.status = messages.OK
     data = message.SerializeToString()
     while True:
@@ -254,7 +254,7 @@ def replay(client: Client, message: messages.Message) -> None:
 
 
 def wait_for_agents(game: Game) -> list[tuple[Agent, messages.Message]]:
-    """Ticks until somebody asks or ends: what is then sent."""
+    """Simulate until an agent needs a decision or ends, and return the message."""
     while True:
         sent, game.outbox = game.outbox + game.ask(), []
         if sent:
@@ -263,7 +263,7 @@ def wait_for_agents(game: Game) -> list[tuple[Agent, messages.Message]]:
 
 
 def take(sent: list[tuple[Agent, messages.Message]], actions: dict) -> None:
-    """Hands actions to the agents that asked, by position."""
+    """Give actions to the agents with a request, by position."""
     for name in {agent.behaviour for agent, _ in sent}:
         asked = [agent for agent, info in sent if agent.behaviour == name and not info.done]
         given = list(actions[name].value) if name in actions else []
@@ -277,14 +277,14 @@ def take(sent: list[tuple[Agent, messages.Message]], actions: dict) -> None:
 
 
 def said(count: int) -> bytes:
-    """Side channels: a statistic, and a channel that nobody knows."""
+    """Return messages of side channels: a statistic, and an unknown channel."""
     name = b"Game/Exchanges"
     stat = struct.pack("<i", len(name)) + name + struct.pack("<fi", float(count), 1)
     return channels.pack(channels.STATS, stat) + channels.pack(uuid.UUID(int=7), b"hello")
 
 
 def listen(heard: dict, data: bytes, record: str) -> None:
-    """Writes down what the trainer sends on side channels."""
+    """Record the messages of the trainer on side channels."""
     if not data or not record:
         return
     for channel, payload in channels.unpack(data):
@@ -294,9 +294,9 @@ def listen(heard: dict, data: bytes, record: str) -> None:
 
 
 def parameters_of(data: bytes, record: str) -> dict[str, Callable[[], float]]:
-    """Environment parameters that a message sets, as functions that the game calls for a value.
+    """Return the environment parameters of a message, as functions without arguments.
 
-    `RECORD.parameters` gets a line for each: its name, and the value or the sampler's settings.
+    `RECORD.parameters` gets a line for each: its name, and the value or settings of the sampler.
     """
     found: dict[str, Callable[[], float]] = {}
     for channel, payload in channels.unpack(data):
@@ -309,7 +309,7 @@ def parameters_of(data: bytes, record: str) -> dict[str, Callable[[], float]]:
             found[name] = functools.partial(float, told[0])
         else:
             told = seed, kind, first, second = struct.unpack("<iiff", rest[4:])
-            draw = np.random.default_rng(seed)  # anew, as Unity makes its sampler anew
+            draw = np.random.default_rng(seed)  # new, since Unity makes a new sampler, too
             found[name] = functools.partial((draw.uniform, draw.normal)[kind], first, second)
         if record:
             with open(f"{record}.parameters", "a") as file:
@@ -318,7 +318,7 @@ def parameters_of(data: bytes, record: str) -> dict[str, Callable[[], float]]:
 
 
 def misbehave(fault: str, count: int) -> None:
-    """A fault at exchange 20, if one is asked for."""
+    """Apply the fault, if any, at exchange 20."""
     if count != 20:
         return
     if fault == "die":
@@ -330,7 +330,7 @@ def misbehave(fault: str, count: int) -> None:
 
 
 def main() -> None:
-    """Reads the command line, as Unity's players do: unknown arguments are ignored."""
+    """Parse the command line and run; unknown arguments are ignored, as by Unity builds."""
     parser = argparse.ArgumentParser(prefix_chars="-", allow_abbrev=False)
     parser.add_argument("--mlagents-port", type=int, default=5004)
     parser.add_argument("--behaviours", default="Walker?team=0")
@@ -338,7 +338,7 @@ def main() -> None:
     parser.add_argument("--camera", default="none")
     parser.add_argument("--fault", default="")
     parser.add_argument("--record", default="")
-    parser.add_argument("--parameter", default="")  # each episode's goal
+    parser.add_argument("--parameter", default="")  # the goal of each episode
     for name, value in (
         ("agents", 1),
         ("period", 1),

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 from support.rail import Rail
-from support.runs import refusal
+from support.runs import rejection
 from support.runs import train as train_command
 
 from purejaxppo import load, load_config
@@ -137,13 +137,13 @@ def test_flags_replace_single_settings():
 
 
 def test_a_wrong_task_gets_a_one_sentence_error_with_the_nearest_name(capsys):
-    said = refusal(["--config", "playground/CheetaRun"], capsys)
+    said = rejection(["--config", "playground/CheetaRun"], capsys)
     assert "--config playground/CheetaRun" in said and "'playground/CheetahRun'" in said
 
 
 def test_without_playground_the_error_names_the_extra(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
-    said = refusal(["--config", "playground/CheetahRun"], capsys)
+    said = rejection(["--config", "playground/CheetahRun"], capsys)
     assert "pip install 'purejaxppo[playground]'" in said
 
 

@@ -1,11 +1,11 @@
-"""Computes with Stable-Baselines3 what `tests/test_sb3_parity.py` compares with.
+"""Compute the reference of `tests/test_sb3_parity.py` with Stable-Baselines3.
 
     pip install torch stable-baselines3
     python tests/reference/make_sb3_reference.py
 
-writes `sb3.npz` beside this file. Weights are stored in 64ths and their changes in 2^-20ths (an
-error of 5e-7) to keep the file small; the reference itself is computed in float32 from exactly
-those weights. All weights of a model are one vector, in the order of `named_parameters`.
+writes `sb3.npz` in this folder. Weights are stored in units of 1/64 and their changes in units of
+2^-20 (an error of 5e-7) to keep the file small; the reference is computed in float32 from exactly
+these weights. All weights of a model are one vector, in the order of `named_parameters`.
 """
 
 import sys
@@ -22,7 +22,7 @@ LOSSES = ("policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "cl
 
 
 def rollout(kind: str, rng) -> dict[str, np.ndarray]:
-    """A made-up rollout with episode ends of both sorts."""
+    """Return a random rollout with terminated and truncated episodes."""
     shape = (LENGTH, NUM_ENVS)
     ends = rng.random(shape)
     orders = [rng.permutation(LENGTH * NUM_ENVS) for _ in range(EPOCHS)]
@@ -45,14 +45,14 @@ def rollout(kind: str, rng) -> dict[str, np.ndarray]:
 
 
 def make_model(kind: str, vf_clip: float | None, epochs: int, batch_size: int):
-    """SB3's PPO with separate 64-64 tanh networks."""
+    """Return SB3's PPO with separate 64-64 tanh networks."""
     import gymnasium
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.logger import configure
 
     class Spaces(gymnasium.Env):
-        """Only the spaces matter; it is never stepped."""
+        """An environment of which only the spaces are used."""
 
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
         action_space = (
@@ -93,12 +93,12 @@ def make_model(kind: str, vf_clip: float | None, epochs: int, batch_size: int):
 
 
 def weights(model) -> np.ndarray:
-    """All weights as one vector."""
+    """Return all weights as one vector."""
     return np.concatenate([p.detach().numpy().ravel() for p in model.policy.parameters()])
 
 
 def quantise(model) -> None:
-    """Rounds the model's weights, with some noise on them, to 64ths, in place."""
+    """Add noise to the weights of a model and round them to 1/64, in place."""
     import torch
 
     noise = torch.Generator().manual_seed(1)
@@ -109,7 +109,7 @@ def quantise(model) -> None:
 
 
 def fill(model, data: dict[str, np.ndarray]) -> None:
-    """The rollout into SB3's own buffer, as its `collect_rollouts` does it."""
+    """Add a rollout to the buffer of SB3, as `collect_rollouts` does."""
     import torch
 
     buffer = model.rollout_buffer
@@ -135,7 +135,7 @@ def fill(model, data: dict[str, np.ndarray]) -> None:
 
 
 def train(model, orders) -> np.ndarray:
-    """One call of SB3's `train` with the given orders of rows; its mean `LOSSES`."""
+    """Call SB3's `train` with given orders of rows, and return the means of `LOSSES`."""
     remaining = iter(orders)
     original, np.random.permutation = np.random.permutation, lambda n: next(remaining)
     try:
@@ -146,7 +146,7 @@ def train(model, orders) -> np.ndarray:
 
 
 def compute() -> dict[str, np.ndarray]:
-    """All inputs and outputs, by name."""
+    """Return all inputs and outputs, by name."""
     rows = LENGTH * NUM_ENVS
     out: dict[str, np.ndarray] = {}
     for kind in KINDS:
@@ -155,13 +155,13 @@ def compute() -> dict[str, np.ndarray]:
         for vf_clip in (None, VF_CLIP):
             case = f"{kind}/{'free' if vf_clip is None else 'clipped'}"
 
-            # One pass over everything at once: the losses of the weights as they are.
+            # A pass over all rows in one minibatch: the losses of the first weights.
             model = make_model(kind, vf_clip, 1, rows)
             quantise(model)
             fill(model, data)
             out[f"{case}/losses"] = train(model, [np.arange(rows)])
 
-            # A whole update.
+            # A full update.
             model = make_model(kind, vf_clip, EPOCHS, rows // MINIBATCHES)
             quantise(model)
             fill(model, data)
@@ -178,7 +178,7 @@ def compute() -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Writes `sb3.npz`, or the file named on the command line."""
+    """Write `sb3.npz`, or the file given on the command line."""
     path = sys.argv[1] if len(sys.argv) > 1 else Path(__file__).with_name("sb3.npz")
     np.savez_compressed(path, **compute())
 

@@ -1,22 +1,22 @@
-"""Trains with Stable-Baselines3 and records what `tests/test_sb3_parity.py` compares with.
+"""Record trainings of Stable-Baselines3, the reference of `tests/test_sb3_parity.py`.
 
     pip install torch stable-baselines3 'gymnasium[mujoco]'
     python tests/reference/record_sb3_training.py
 
-writes `sb3_training.npz` beside this file: ten updates of SB3's `learn` on Hopper-v5 and on
-CartPole-v1, in float32 throughout, with SB3's own networks, collector, buffer and order of rows.
+writes `sb3_training.npz` in this folder: ten updates of SB3's `learn` on Hopper-v5 and on
+CartPole-v1, in float32, with the networks, collector, buffer and order of rows of SB3.
 Axes: U updates, T steps, N environments, E epochs, P parameters. Per task:
 
     params          [U + 1, P]   before the first and after every update, as one vector in the
                                  order of `named_parameters`
-    obs, action     [U, T, N, ...]  as the policy saw and sampled them
-    log_prob, reward  [U, T, N]  the reward is the environment's, without any bootstrap
-    terminated, truncated  [U, T, N]  the task's own end, and the time limit's
+    obs, action     [U, T, N, ...]  observed and sampled by the policy
+    log_prob, reward  [U, T, N]  the reward of the environment, without a bootstrap
+    terminated, truncated  [U, T, N]  an end by the task, and by the time limit
     terminal_obs    [U, T, N, ...]  the last observation of an episode that ended here, else 0
-    last_obs        [U, N, ...]  what the policy saw after the last step
-    advantage       [U, T, N]    of SB3's buffer, before any normalisation
+    last_obs        [U, N, ...]  the observation after the last step
+    advantage       [U, T, N]    of SB3's buffer, before normalisation
     order           [U, E, T N]  SB3's rows (environment by environment) in the order of each epoch
-    losses          [U, 4]       `LOSSES`, each a mean over the update's gradient steps
+    losses          [U, 4]       `LOSSES`, each a mean over the gradient steps of the update
 """
 
 import sys
@@ -27,7 +27,7 @@ import numpy as np
 UPDATES, NUM_ENVS, EPOCHS, MINIBATCHES = 10, 4, 10, 4
 GAMMA, GAE_LAMBDA, CLIP = 0.99, 0.95, 0.2
 LEARNING_RATE, VF_COEF, ENT_COEF, MAX_GRAD_NORM, ADAM_EPS = 3e-4, 0.5, 0.01, 0.5, 1e-5
-# The time limit is so short that some episodes reach it and others end by themselves.
+# The time limit is so short that some episodes reach it and others terminate.
 TASKS = {
     "hopper": {"id": "Hopper-v5", "max_episode_steps": 20, "length": 64},
     "cartpole": {"id": "CartPole-v1", "max_episode_steps": 20, "length": 32},
@@ -36,12 +36,12 @@ LOSSES = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction")
 
 
 def make_env(task: str):
-    """SB3's vectorised environments, which keep what every rollout's steps gave back."""
+    """Return SB3's vectorised environments, which record the results of the steps."""
     import gymnasium
     from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
 
     class Recorder(VecEnvWrapper):
-        """A list of what `step` returned."""
+        """Records the results of `step`."""
 
         def __init__(self, venv):
             super().__init__(venv)
@@ -56,7 +56,7 @@ def make_env(task: str):
             ends = [info.get("terminal_observation", np.zeros_like(obs[0])) for info in infos]
             self.steps.append(
                 {
-                    "reward": reward.copy(),  # SB3 adds its bootstrap in place
+                    "reward": reward.copy(),  # SB3 adds the bootstrap in place
                     "terminated": done & ~truncated,
                     "truncated": truncated,
                     "terminal_obs": np.stack(ends).astype(np.float32),
@@ -72,13 +72,13 @@ def make_env(task: str):
 
 
 def make_model(task: str, records: list):
-    """SB3's PPO, separate 64-64 tanh networks, which appends one dict per update to `records`."""
+    """Return SB3's PPO with separate 64-64 tanh networks, which records updates in `records`."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.logger import configure
 
     class RecordedPPO(PPO):
-        """PPO that writes down what goes into an update and what comes out."""
+        """PPO that records the inputs and outputs of each update."""
 
         def train(self):
             steps, buffer = self.env.steps, self.rollout_buffer
@@ -124,7 +124,7 @@ def make_model(task: str, records: list):
 
 
 def train_and_list_orders(train) -> np.ndarray:
-    """Calls SB3's `train`, and returns the permutations that it drew, [E, rows]."""
+    """Call SB3's `train`, and return its permutations [E, rows]."""
     orders, permutation = [], np.random.permutation
 
     def listed(n):
@@ -140,15 +140,15 @@ def train_and_list_orders(train) -> np.ndarray:
 
 
 def weights(model) -> np.ndarray:
-    """All weights as one vector."""
+    """Return all weights as one vector."""
     return np.concatenate([p.detach().numpy().ravel() for p in model.policy.parameters()])
 
 
 def compute() -> dict[str, np.ndarray]:
-    """All records, by task and name."""
+    """Return all records, by task and name."""
     import torch
 
-    torch.set_num_threads(1)  # the sums have one order, and networks of this size gain no speed
+    torch.set_num_threads(1)  # for a single order of sums; networks of this size are not slower
     out: dict[str, np.ndarray] = {}
     for task, settings in TASKS.items():
         records: list[dict[str, np.ndarray]] = []
@@ -165,7 +165,7 @@ def compute() -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Writes `sb3_training.npz`, or the file named on the command line."""
+    """Write `sb3_training.npz`, or the file given on the command line."""
     path = sys.argv[1] if len(sys.argv) > 1 else Path(__file__).with_name("sb3_training.npz")
     np.savez_compressed(path, **compute())
 

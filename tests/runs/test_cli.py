@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from support.runs import error_of, refusal
+from support.runs import error_of, rejection
 
 import purejaxppo.cli.train as train_command
 from purejaxppo.cli import parser
@@ -41,7 +41,7 @@ WRONG = [
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in WRONG])
 def test_a_wrong_flag_gets_a_one_sentence_error(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = refusal(["--config", "cartpole", *flags], capsys)
+    said = rejection(["--config", "cartpole", *flags], capsys)
     assert all(part in said for part in expected), said
 
 

@@ -17,7 +17,7 @@ from support.runs import (
     CARTPOLE,
     assert_same_bits,
     final_state,
-    forget_last_save,
+    remove_last_checkpoint,
     start,
     train,
     wait_for,
@@ -78,7 +78,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(config_file):
     flags = ("--checkpoint.interval", 512, "--run_dir")
     assert train(config_file, *flags, "whole") == 0
     shutil.copytree("whole", "half")
-    assert forget_last_save("half") < 600
+    assert remove_last_checkpoint("half") < 600
     assert train(config_file, *flags, "half") == 0
     whole, progress = final_state("whole")
     assert progress.update == whole["train['update']"] == 8
@@ -92,7 +92,7 @@ def test_the_first_row_of_a_resumed_run_covers_its_whole_interval(config_file):
     flags = ["--logging.interval", 512, "--checkpoint.interval", 384, "--eval.num_episodes", 0]
     assert train(config_file, *flags, "--run_dir", "whole") == 0
     shutil.copytree("whole", "half")
-    forget_last_save("half")
+    remove_last_checkpoint("half")
     assert train(config_file, *flags, "--run_dir", "half") == 0
     whole, half = rows_of("whole"), rows_of("half")
     assert list(whole) == list(half) == [4, 8]
@@ -166,7 +166,7 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
     shutil.copytree("whole", "half")
     config = load_config("half/config.yaml")
     assert config.intrinsic.kind == "icm"
-    assert forget_last_save("half") < 600
+    assert remove_last_checkpoint("half") < 600
     assert train(config_file, *flags, "half") == 0
     whole, progress = final_state("whole")
     assert progress.update == 8

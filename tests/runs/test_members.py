@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from support.runs import forget_last_save, refusal, setup_of, train
+from support.runs import rejection, remove_last_checkpoint, setup_of, train
 
 import purejaxppo.cli.evaluate as evaluate_command
 import purejaxppo.cli.train as train_command
@@ -337,7 +337,7 @@ def test_each_best_agent_comes_from_its_own_best_evaluation(run):
 
 def test_a_run_of_seeds_resumes_exactly(run):
     shutil.copytree(run, "parts")
-    forget_last_save("parts")
+    remove_last_checkpoint("parts")
     assert train("small.yaml", *SEEDS, "--run_dir", "parts") == 0
     for which in ("last", "best"):
         parts, straight = (restore(name, which).state for name in ("parts", run))
@@ -363,7 +363,7 @@ def test_impossible_seeds_are_rejected(config_file, capsys):
             "seed = 2147483646: seed + num_seeds must be at most",
         ),
     ):
-        assert said in refusal(["--config", "small.yaml", *flags], capsys)
+        assert said in rejection(["--config", "small.yaml", *flags], capsys)
     words = ["--config", "small.yaml", "--num_seeds", "2", "--seed", str(2**31 - 2)]
     assert [member.seed for member in seeds_of(train_command.parse(words).config)][-1] == 2**31 - 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
-from support.runs import assert_same_bits, final_state, forget_last_save, train
+from support.runs import assert_same_bits, final_state, remove_last_checkpoint, train
 
 from purejaxppo import restore
 from purejaxppo.config import copies
@@ -114,7 +114,7 @@ def test_a_changed_original_is_reported_and_not_used(trained, tmp_path, monkeypa
 
 def test_a_run_resumed_elsewhere_equals_an_uninterrupted_run(trained, elsewhere, capfd):
     shutil.copy(trained / "own.yaml", "own.yaml")
-    forget_last_save("run")
+    remove_last_checkpoint("run")
     (elsewhere / "mine.py").write_text("raise SystemError\n")
     assert train("own.yaml", "--run_dir", "run") == 0
     assert_same_bits(final_state("run")[0], final_state(trained / "run")[0])

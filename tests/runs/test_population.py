@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.optimizations import optimization
-from support.runs import forget_last_save, setup_of
+from support.runs import remove_last_checkpoint, setup_of
 from support.trees import assert_same, filled
 
 from purejaxppo import hyperparams, load_config, make_train, restore
@@ -450,7 +450,7 @@ def test_a_population_abandons_useless_learning_rates(folder):
 @pytest.mark.usefixtures("optimized")
 def test_a_population_resumes_exactly(folder):
     shutil.copytree("whole", "parts")
-    forget_last_save("parts/population")
+    remove_last_checkpoint("parts/population")
     assert sweep("--run_dir", "parts") == 0
     assert_resumed_exactly()
 

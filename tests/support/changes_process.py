@@ -1,4 +1,4 @@
-"""Custom code that changes the state of its process, wherever it runs; tests copy this file."""
+"""Custom code that changes the state of its process; tests copy this file."""
 
 import locale
 import logging
@@ -36,7 +36,7 @@ def change(signals=False):
 
 
 class Env(gymnasium.Env):
-    """Pays the action plus a number that float32 rounds to 0, and diverges at every 30th step."""
+    """The reward is the action plus a number that float32 rounds to 0; every 30th step diverges."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -62,7 +62,7 @@ class Env(gymnasium.Env):
 
 
 class Task:
-    """Pays the action."""
+    """The reward is the action."""
 
     observation = Box((2,))
     action = Discrete(2)

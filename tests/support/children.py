@@ -9,9 +9,9 @@ WITHOUT_WARP = Path(__file__).parent / "without_warp"
 
 
 def environment(**more):
-    """Variables of a command as users have it, without warp-lang.
+    """Return the environment variables of a command of a user, without warp-lang.
 
-    MJX takes three seconds to import warp-lang, which the extra `brax` does not install.
+    MJX needs three seconds to import warp-lang, which the extra `brax` does not install.
     """
     paths = (os.environ.get("PYTHONPATH"), str(ROOT), str(WITHOUT_WARP))
     return {

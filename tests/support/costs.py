@@ -1,8 +1,8 @@
-"""What a function costs, without running it."""
+"""Floating-point operations of functions, without running them."""
 
 import jax
 
 
 def flops(function, *arguments):
-    """Of a function before XLA's optimisations, each scan's body counted once."""
+    """Count the operations before the optimisations of XLA; the body of a scan counts once."""
     return jax.jit(function).lower(*arguments).cost_analysis()["flops"]

@@ -1,4 +1,4 @@
-"""Disks that are full."""
+"""Full disks."""
 
 import contextlib
 import resource
@@ -9,7 +9,7 @@ import pytest
 
 @contextlib.contextmanager
 def file_size_limit(size):
-    """Makes writes beyond `size` bytes of a file fail, as a quota does."""
+    """Make writes beyond `size` bytes of a file fail, as with a quota."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -20,7 +20,7 @@ def file_size_limit(size):
 
 @contextlib.contextmanager
 def small_disk(folder, options):
-    """Mounts a tmpfs with these options on a new folder; skips the test where that is forbidden."""
+    """Mount a tmpfs with given options on a new folder, or skip the test if this is forbidden."""
     folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
     try:

@@ -1,4 +1,4 @@
-"""Small Gymnasium environments, well-behaved and faulty, that tests name by this file."""
+"""Small correct and faulty Gymnasium environments, which tests name by this file."""
 
 import faulthandler
 import os
@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 
 class Counter(gymnasium.Env):
-    """Observes (seed, episode, step); ends an episode after `length` steps, with `flags`."""
+    """The observation is (seed, episode, step); episodes end after `length` steps, with `flags`."""
 
     observation_space = spaces.Box(-1e6, 1e6, (3,), np.float64)
     action_space = spaces.Discrete(2)
@@ -43,7 +43,7 @@ class Counter(gymnasium.Env):
 
 
 class OwnLimit(Counter):
-    """Truncates its episodes itself, and says when."""
+    """Truncates its episodes itself, and declares the limit."""
 
     max_episode_steps = 3
 
@@ -52,7 +52,7 @@ class OwnLimit(Counter):
 
 
 class SaysOnly(Counter):
-    """Says when its episodes are over, and never ends one."""
+    """Declares a time limit, but never ends an episode."""
 
     max_episode_steps = 5
 
@@ -61,7 +61,7 @@ class SaysOnly(Counter):
 
 
 class Limited(Counter):
-    """Has a time limit of any type, and never ends an episode."""
+    """Declares a time limit of a given type, and never ends an episode."""
 
     def __init__(self, limit):
         super().__init__(length=-1)
@@ -69,7 +69,7 @@ class Limited(Counter):
 
 
 class Large(Counter):
-    """Observes whole numbers that int32 does not hold, in a dtype that does."""
+    """Observations are integers beyond int32, in a larger dtype."""
 
     def __init__(self, dtype="int64"):
         super().__init__()
@@ -81,7 +81,7 @@ class Large(Counter):
 
 
 class Screen(Counter):
-    """Observes an image."""
+    """The observation is an image."""
 
     observation_space = spaces.Box(0, 255, (6, 6, 1), np.uint8)
 
@@ -90,14 +90,14 @@ class Screen(Counter):
 
 
 class Stack(gymnasium.wrappers.FrameStackObservation):
-    """Observes the last three observations."""
+    """The observation is the last three observations."""
 
     def __init__(self, env):
         super().__init__(env, 3)
 
 
 class Offset(Counter):
-    """Observes a place within 10 cm in UTM metres, or a time within 10 s in Unix seconds."""
+    """Observes a position within 10 cm in UTM metres, or a time within 10 s in Unix seconds."""
 
     def __init__(self, kind="utm"):
         super().__init__(length=20)
@@ -114,7 +114,7 @@ class Offset(Counter):
 
 
 class WithoutOffset(gymnasium.wrappers.TransformObservation):
-    """Subtracts the offset of a place in UTM metres."""
+    """Subtracts the offset of a position in UTM metres."""
 
     def __init__(self, env):
         origin = np.array([0.0, 5_411_932.0])
@@ -122,7 +122,7 @@ class WithoutOffset(gymnasium.wrappers.TransformObservation):
 
 
 class OneBuffer(Counter):
-    """Writes its observations and pictures into arrays that all environments of a process share."""
+    """Writes observations and frames into arrays that all environments of a process share."""
 
     obs_buffer = np.zeros(3)
     picture_buffer = np.zeros((4, 4, 3), np.uint8)
@@ -141,7 +141,7 @@ class OneBuffer(Counter):
 
 
 class Faulty(Counter):
-    """At its third step the environment with seed `culprit` does what `fault` says."""
+    """At its third step, the environment with seed `culprit` has the fault `fault`."""
 
     def __init__(self, fault, culprit=1):
         super().__init__(length=6)
@@ -195,7 +195,7 @@ class Faulty(Counter):
 
 
 class FailsLater(Counter):
-    """Works for 499 steps."""
+    """Raises at step 500."""
 
     def __init__(self):
         super().__init__(length=20)
@@ -209,7 +209,7 @@ class FailsLater(Counter):
 
 
 class BeyondLater(FailsLater):
-    """Observes a number in a Dict, and 0.5 in place of a whole number at the 500th step."""
+    """Observes a number in a Dict, and 0.5 in place of an integer at the 500th step."""
 
     observation_space = spaces.Dict({"side": spaces.Discrete(2)})
 
@@ -222,14 +222,14 @@ class BeyondLater(FailsLater):
 
 
 class NoScene(Counter):
-    """Cannot be reset."""
+    """Raises at the first reset."""
 
     def reset(self, *, seed=None, options=None):
         raise RuntimeError("the scene is empty")
 
 
 class Sleepy(Counter):
-    """Takes its time."""
+    """Sleeps in each step."""
 
     def __init__(self):
         super().__init__(length=20)
@@ -240,13 +240,13 @@ class Sleepy(Counter):
 
 
 class Report(gymnasium.Env):
-    """Observes its process: its id, its parent's, and whether JAX is imported."""
+    """Observes its process: its id, that of its parent, and whether JAX is imported."""
 
     observation_space = spaces.Box(0, 2**31 - 1, (3,), np.int64)
     action_space = spaces.MultiBinary(2)
 
     def __init__(self, hang=""):
-        self.hang = hang  # the folder for a file that says so
+        self.hang = hang  # the folder of the file that records this
 
     def obs(self):
         return np.array([os.getpid(), os.getppid(), "jax" in sys.modules])
@@ -273,7 +273,7 @@ class Parent(Faulty):
 
 
 class Compound(gymnasium.Env):
-    """Observes its last action, by way of every space there is."""
+    """Observes its last action, with every kind of space."""
 
     observation_space = spaces.Dict(
         {
@@ -306,11 +306,11 @@ class Compound(gymnasium.Env):
 
 
 class Bounded(Counter):
-    """Rewards with the distance by which actions, Box or Discrete, leave their space."""
+    """The reward is the distance of a Box or Discrete action from its space."""
 
     def __init__(self, discrete=False):
         super().__init__(length=100)
-        # 0.1 as float32 is above 0.1.
+        # float32(0.1) > 0.1.
         box = spaces.Box(np.array([-0.1, 0.0]), np.array([0.1, 3.0]), dtype=np.float64)
         self.action_space = spaces.Discrete(3, start=5) if discrete else box
 
@@ -320,7 +320,7 @@ class Bounded(Counter):
 
 
 class Unsupported(Counter):
-    """Observes text, or acts with it, or with whole numbers in a Box."""
+    """Text as observation or action, or integers in a Box as action."""
 
     def __init__(self, which):
         super().__init__()
@@ -335,21 +335,21 @@ class Unsupported(Counter):
 
 
 class Doubled(gymnasium.ObservationWrapper):
-    """Observations times two."""
+    """Doubles observations."""
 
     def observation(self, observation):
         return observation * 2
 
 
 class MyNormalize(gymnasium.wrappers.NormalizeReward):
-    """A subclass."""
+    """A subclass of a normalising wrapper."""
 
 
 class NormalizedCounter(gymnasium.wrappers.FlattenObservation):
-    """An environment with a normalising wrapper below another one."""
+    """An environment with a normalising wrapper inside another wrapper."""
 
     def __init__(self):
-        """Wraps it twice."""
+        """Apply both wrappers."""
         super().__init__(gymnasium.wrappers.NormalizeObservation(Counter()))
 
 
@@ -358,7 +358,7 @@ class NoEnvironment:
 
 
 class Walk(gymnasium.Env):
-    """A random walk pushed by actions, which ends where it leaves [-2, 2]."""
+    """A random walk pushed by actions, which ends outside of [-2, 2]."""
 
     observation_space = spaces.Box(-10, 10, (2,), np.float32)
     action_space = spaces.Box(-1, 1, (1,), np.float32)
@@ -375,9 +375,9 @@ class Walk(gymnasium.Env):
 
 
 class Hybrid(Counter):
-    """Acts in products of spaces, and is paid for each number of an action in a place of its own.
+    """Has actions in products of spaces, and rewards each number of an action in its own digits.
 
-    It observes a Tuple: a picture of its action, and the choice.
+    The observation is a Tuple: an image of its action, and the choice.
     """
 
     discrete = spaces.Discrete(3, start=5)
@@ -416,7 +416,7 @@ class Hybrid(Counter):
 
 
 class Allows(Counter):
-    """Says in its infos what it allows, in actions of several kinds."""
+    """Has action masks in its infos, for several kinds of actions."""
 
     def __init__(self, kind="discrete", wrong=""):
         super().__init__(length=3)
@@ -441,7 +441,7 @@ class Allows(Counter):
 
     def mask(self):
         t = self.time
-        one = np.array([t == 0, t == 1, t == 2], np.int8)  # at the end, t = 3, nothing is allowed
+        one = np.array([t == 0, t == 1, t == 2], np.int8)  # at the end, t = 3, no action is allowed
         pair = np.array([t != 1, t == 1], bool), np.array([1, t == 1, 0], np.int8)
         return {
             "discrete": one,

@@ -1,4 +1,4 @@
-"""Small PettingZoo worlds, well-behaved and faulty, that tests name by this file."""
+"""Small correct and faulty PettingZoo environments, which tests name by this file."""
 
 from types import MappingProxyType
 
@@ -8,10 +8,10 @@ from pettingzoo import ParallelEnv
 
 
 class Hand(ParallelEnv):
-    """Three agents with different spaces: b is out after 2 steps, a and c after 4.
+    """Three agents with different spaces: b ends after 2 steps, a and c after 4.
 
-    Agent i of action x is paid 10 i + t + 100 x at step t. a leaves at once with its action 2. At
-    step `nan_at` c observes NaN, if it is still there.
+    The reward of agent i with action x is 10 i + t + 100 x at step t. Action 2 ends a at once. At
+    step `nan_at` c observes NaN, if it has not ended.
     """
 
     metadata = MappingProxyType({"name": "hand", "render_fps": 5})
@@ -58,7 +58,7 @@ class Hand(ParallelEnv):
 
 
 class WithState(Hand):
-    """Shows its clock and how many are left."""
+    """Its state is its clock and the number of remaining agents."""
 
     def state(self):
         return np.array([self.time, len(self.agents)], np.int64)
@@ -82,7 +82,7 @@ class Beyond(Hand):
 
 
 class Endless(Hand):
-    """Has no time limit of its own."""
+    """Has no time limit."""
 
     def __init__(self):
         super().__init__()
@@ -90,7 +90,7 @@ class Endless(Hand):
 
 
 class Cycles(Hand):
-    """Has a time limit of any type."""
+    """Has a time limit of a given type."""
 
     def __init__(self, cycles):
         super().__init__()
@@ -98,7 +98,7 @@ class Cycles(Hand):
 
 
 class Masked(Hand):
-    """Allows what the clock and the agent's place say, in observations or in infos."""
+    """Has action masks by its clock and the agent's index, in observations or in infos."""
 
     def __init__(self, where="obs"):
         super().__init__()
@@ -137,7 +137,7 @@ class Masked(Hand):
 
 
 class Pushes(Hand):
-    """Continuous actions in different bounds: each agent is paid the sum of its own."""
+    """Continuous actions in different bounds: the reward of an agent is the sum of its action."""
 
     bounds = MappingProxyType({"a": (0.0, 4.0), "b": (-1.0, 3.0), "c": (-2.0, 2.0)})
 
@@ -153,7 +153,7 @@ class Pushes(Hand):
 
 
 class Robots(ParallelEnv):
-    """Two alike, who see pictures, and both choose and push: paid 1000 (i + 1) + 10 pick + push."""
+    """Two agents with images and hybrid actions, and rewards of 1000 (i + 1) + 10 pick + push."""
 
     metadata = MappingProxyType({"name": "robots"})
     possible_agents = ("left", "right")
@@ -186,14 +186,14 @@ class Robots(ParallelEnv):
 
 
 class Mixed(Hand):
-    """Acts in spaces that nothing makes one of."""
+    """Has action spaces that cannot be combined."""
 
     def action_space(self, agent):
         return spaces.Discrete(2) if agent == "a" else spaces.Box(-1, 1, (2,), np.float32)
 
 
 class JoinsLater(Hand):
-    """c is not there at first."""
+    """Agent c joins later."""
 
     def reset(self, seed=None, options=None):
         obs, infos = super().reset(seed, options)
@@ -202,7 +202,7 @@ class JoinsLater(Hand):
 
 
 class Vanishes(Hand):
-    """b leaves without a word at step 1."""
+    """Agent b is missing from step 1 on, without an end."""
 
     def step(self, actions):
         out = super().step(actions)
@@ -212,7 +212,7 @@ class Vanishes(Hand):
 
 
 class Breaks(Hand):
-    """Raises at step 2."""
+    """Raises an error at step 2."""
 
     def step(self, actions):
         if self.time == 1:
@@ -221,19 +221,19 @@ class Breaks(Hand):
 
 
 def make_hand(**options):
-    """A function that makes a world."""
+    """Return an environment."""
     return Hand(**options)
 
 
 def make_nothing():
-    """A function that makes none."""
+    """Return no environment."""
     return 3
 
 
 class ComesBack(Hand):
-    """b is in the list of agents again at step 3, after its end at step 2.
+    """Agent b returns to the list of agents at step 3, after its end at step 2.
 
-    With `gone` = False it stays in the list of agents in between.
+    With `gone` = False it stays in the list between.
     """
 
     def __init__(self, gone=True):
@@ -251,7 +251,7 @@ class ComesBack(Hand):
 
 
 class KeepsTheEnded(Hand):
-    """Agents that have ended stay in the list of agents, and their end is reported again."""
+    """Agents that have ended stay in the list of agents, and their end is repeated."""
 
     def step(self, actions):
         obs, rewards, over, late, infos = super().step({a: actions.get(a, 0) for a in self.agents})
@@ -261,7 +261,7 @@ class KeepsTheEnded(Hand):
 
 
 class Grows(Hand):
-    """d is in the world from step 1 on."""
+    """Agent d joins at step 1."""
 
     def step(self, actions):
         out = super().step(actions)
@@ -270,7 +270,7 @@ class Grows(Hand):
 
 
 class PaysNothing(Hand):
-    """The reward of b is missing, or is None."""
+    """The reward of b is missing or None."""
 
     def __init__(self, missing=True):
         super().__init__()
@@ -301,7 +301,7 @@ class OldStep(Hand):
 
 
 class OldReset(Hand):
-    """Returns observations alone."""
+    """Returns only observations from `reset`."""
 
     def reset(self, seed=None, options=None):
         return super().reset(seed, options)[0]

@@ -1,4 +1,4 @@
-"""Flax's gated cells with the parameters of ours."""
+"""The gated cells of Flax with our parameters."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -7,7 +7,7 @@ CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
 
 def params_of(kind, ours):
-    """The parameters of flax's cell from those of our memory."""
+    """Return the parameters of a Flax cell from those of our cell."""
     return (_gru if kind == "gru" else _lstm)(ours)
 
 

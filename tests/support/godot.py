@@ -1,4 +1,4 @@
-"""Scripted games in place of an engine, for the tests of `godot/`."""
+"""Scripted games in place of Godot."""
 
 import json
 
@@ -14,20 +14,20 @@ GAMES = ROOT / "tests/games"
 
 
 def launch(*flags, program=GAME, timeout=10.0, restarts=0):
-    """How a game is started, by default a scripted one; see its file for the flags."""
+    """Return the launch settings of a game, by default a scripted one; see its file for flags."""
     return GodotLaunch((str(program), *flags), timeout, restarts)
 
 
 def start(*flags, count=1, seed=5, **settings):
-    """So many scripted games; to be closed."""
+    """Start `count` scripted games, which the caller closes."""
     return GodotGames(launch(*flags, **settings), seed, count)
 
 
 def right(obs):
-    """Actions that are paid for, given observations [N, 3]."""
+    """Return the actions with a reward, given observations [N, 3]."""
     return np.where(obs[:, 0] > 0, 2, 0)
 
 
 def received(path):
-    """The messages that a game was sent."""
+    """Return the messages that a game received."""
     return [json.loads(line) for line in path.read_text().splitlines()]

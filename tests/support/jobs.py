@@ -1,4 +1,4 @@
-"""What jobs run, in a module that they can import."""
+"""Functions of jobs, in a module that their processes can import."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from purejaxppo.sweep import packing
 
 
 def dies_once(group):
-    """Trains a group, but kills its process the first time that anybody calls it."""
+    """Train a group, but kill the process in the first call."""
     marker = Path(os.environ["DIES_ONCE"])
     if not marker.exists():
         marker.touch()

@@ -1,4 +1,4 @@
-"""How much memory a process of tests takes."""
+"""The memory of a test process."""
 
 import ctypes
 import gc
@@ -15,7 +15,7 @@ LARGEST = 2.4e9
 
 
 def resident():
-    """Bytes of memory that this process has now; elsewhere than on Linux, infinite."""
+    """Return the bytes of resident memory of this process; infinity on other systems than Linux."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except FileNotFoundError:
@@ -24,7 +24,7 @@ def resident():
 
 
 def drop_large_programs(limit=LARGE):
-    """Drops compiled programs, which are on the disk, if the process is larger than `limit`."""
+    """Drop compiled programs, which are also on disk, if the process is larger than `limit`."""
     if resident() > limit:
         jax.clear_caches()
         gc.collect()

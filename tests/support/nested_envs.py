@@ -1,4 +1,4 @@
-"""Gymnasium and PettingZoo environments with random spaces, which react to the exact action."""
+"""Gymnasium and PettingZoo environments with random spaces, which depend on the exact action."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +12,7 @@ STEPS = 6
 
 
 def random_space(rng, depth, *, is_action):
-    """A space of any kind, nested to `depth`, with starts, bounds, shapes and dtypes at random."""
+    """Return a random space, nested to `depth`, with random starts, bounds, shapes and dtypes."""
     if depth:
         parts = [random_space(rng, depth - 1 - i, is_action=is_action) for i in range(depth)]
         if rng.random() < 0.5:
@@ -37,7 +37,7 @@ def random_space(rng, depth, *, is_action):
 
 
 def element(space, wave):
-    """An element of a space as users write it: ints, lists and arrays; `wave()` is in 0 to 1."""
+    """Return an element of a space with ints, lists and arrays; `wave()` is in 0 to 1."""
     if isinstance(space, spaces.Dict):
         return {name: element(part, wave) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -55,7 +55,7 @@ def element(space, wave):
 
 
 def numbers(space, action):
-    """The numbers of an action, which must have the kinds, dtypes and shapes of its space."""
+    """Return the numbers of an action, after checks of its types, dtypes and shapes."""
     if isinstance(space, spaces.Dict):
         assert type(action) is dict and set(action) == set(space)
         return [x for name, part in space.items() for x in numbers(part, action[name])]
@@ -67,7 +67,7 @@ def numbers(space, action):
 
 
 class Body:
-    """A number that actions move, and the observations and rewards that follow from it."""
+    """A state that actions change, with observations and rewards of it."""
 
     def __init__(self, observation_space, action_space, seed):
         self.spaces = observation_space, action_space
@@ -88,7 +88,7 @@ class Body:
 
 
 class Nested(gymnasium.Env):
-    """Random spaces by `number`; appends the seed of every episode to the file `log`."""
+    """Has random spaces by `number`, and appends the seed of every episode to the file `log`."""
 
     max_episode_steps = STEPS
 
@@ -112,7 +112,7 @@ class Nested(gymnasium.Env):
 
 
 class Pair(ParallelEnv):
-    """Two agents with different starts and bounds; `b` leaves early. Discrete or Box actions."""
+    """Two agents with different starts and bounds, of which `b` ends early. Discrete or Box."""
 
     metadata: ClassVar = {"name": "pair"}
     possible_agents = ("a", "b")

@@ -1,4 +1,4 @@
-"""Where tests draw MuJoCo's scenes."""
+"""Whether tests can render scenes of MuJoCo."""
 
 import functools
 import itertools
@@ -8,7 +8,7 @@ import pytest
 
 @functools.cache
 def draws() -> bool:
-    """Whether this machine has OpenGL that works."""
+    """Return whether OpenGL works on this machine."""
     mujoco = pytest.importorskip("mujoco")
     from purejaxppo.video import mujoco_scene
 

@@ -1,4 +1,4 @@
-"""Programs compiled as a user's are, in tests that otherwise compile quickly."""
+"""Programs compiled as for users, while other tests compile fast."""
 
 import contextlib
 
@@ -14,8 +14,8 @@ def anything():
 
 @contextlib.contextmanager
 def optimization():
-    """Undoes what conftest.py has set, here and in processes that are started from here."""
-    anything()  # or XLA would read its flags below, where there are none
+    """Undo the compile settings of conftest.py, in this process and its child processes."""
+    anything()  # so that XLA reads its flags before they are removed below
     options = compiler.get_compile_options
     before = jax.config.read("jax_disable_most_optimizations")
 

@@ -1,4 +1,4 @@
-"""A user's own code, which tests name by this file: what fits, and what does not."""
+"""Custom code, valid and invalid, which tests name by this file."""
 
 import random
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def make_walk(size=0.25):
 
 
 class Doubled(Wrapper):
-    """Twice the reward."""
+    """Doubles the reward."""
 
     def step(self, key, state, action):
         state, out = self.task.step(key, state, action)
@@ -53,7 +53,7 @@ class Doubled(Wrapper):
 
 
 class Broken(Walk):
-    """What `fault` says: a task that a check finds."""
+    """A task with the fault `fault`, which a check finds."""
 
     fault = ""
 
@@ -93,7 +93,7 @@ def broken(fault):
 
 
 class Pair:
-    """Two agents with different spaces: `up` is paid its action, `down` minus its own."""
+    """Two agents with different spaces; rewards are the action of `up` and minus that of `down`."""
 
     agents = ("up", "down")
     observation = (Box((2,)), Box((1,)))
@@ -128,7 +128,7 @@ def broken_pair(fault, **changes):
 
 
 class Dense(nn.Module):
-    """One layer of `width`."""
+    """A layer of `width`."""
 
     width: int = 4
 
@@ -138,7 +138,7 @@ class Dense(nn.Module):
 
 
 class Sized(nn.Module):
-    """One layer of the config's first width."""
+    """A layer of the first width in the config."""
 
     config: object
 
@@ -154,7 +154,7 @@ class Normed(nn.Module):
 
 
 class Linear:
-    """Features obs @ w in plain JAX, from ones."""
+    """Features obs @ w in plain JAX, where w is initialised with ones."""
 
     def init(self, key, obs):
         return {"w": jnp.ones((obs.shape[-1], 3))}
@@ -177,16 +177,16 @@ def two_widths():
 
 
 def three(*args, **options):
-    """What no extension point accepts."""
+    """Return an object that no extension point accepts."""
     return 3
 
 
 def none_of_these():
-    """Takes no arguments."""
+    """Has no parameters, as no extension point allows."""
 
 
 def plain_gradient(log_ratio, advantage, hp):
-    """-r A, without a clip."""
+    """Return -r A, without clipping."""
     return -jnp.exp(log_ratio) * advantage
 
 
@@ -228,7 +228,7 @@ def divides(log_ratio, advantage, hp):
 
 
 def next_position(outputs, rows):
-    """Squared error of the mean feature as a prediction of the next observation's first number."""
+    """Return the squared error of the mean feature as prediction of the next first observation."""
     return jnp.square(jnp.mean(outputs.features, -1) - rows.next_obs[..., 0])
 
 
@@ -268,7 +268,7 @@ predict_reward = AuxiliaryLoss(
 
 
 def one_step(transitions, reward, predictions, hp):
-    """r + gamma v' - v, without a trace."""
+    """Return r + gamma v' - v, without a trace."""
     later = jnp.where(transitions.terminated, 0.0, predictions.next_value)
     target = reward + hp.gamma * later
     return jnp.where(transitions.valid, target - predictions.value, 0.0), target
@@ -279,7 +279,7 @@ def advantage_alone(transitions, reward, predictions, hp):
 
 
 def height_bonus(config, spec):
-    """A bonus of 1 above 0, whose state counts the updates."""
+    """Return a bonus of 1 above 0, with the number of updates as its state."""
 
     def update(state, rows, key, psum):
         return state + 1, {"intrinsic/updates": jnp.float32(state)}
@@ -301,7 +301,7 @@ def half_gradient(config):
 
 
 def unit_normal(size):
-    """Means alone, with a standard deviation of 1."""
+    """A distribution by its means, with a standard deviation of 1."""
 
     def log_prob(mean, action):
         return jnp.sum(-0.5 * jnp.square(action - mean) - 0.5 * jnp.log(2 * jnp.pi), -1)

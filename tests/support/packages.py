@@ -1,4 +1,4 @@
-"""Packages that a file of tests needs."""
+"""Packages that test files need."""
 
 import importlib.util
 
@@ -6,6 +6,6 @@ import pytest
 
 
 def needs(name):
-    """Skips a file where a package is not installed, and imports nothing: some take seconds."""
+    """Skip a file if a package is not installed, without importing it, since some need seconds."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"needs {name}", allow_module_level=True)

@@ -1,4 +1,4 @@
-"""Folders and example files that tests of several rooms name."""
+"""Folders and example files of several test folders."""
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
-"""Ports for processes that meet."""
+"""Free ports."""
 
 import socket
 
 
 def free_port():
-    """A port that nobody listens at."""
+    """Return an unused port."""
     with socket.create_server(("", 0)) as server:
         return server.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A task with the interface of Playground's, and next to no physics."""
+"""A task with the interface of Playground, and minimal physics."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from flax import struct
 
 
 class State(struct.PyTreeNode):
-    """As Playground's."""
+    """The state, with the fields of Playground."""
 
     obs: Any
     reward: Any
@@ -16,18 +16,18 @@ class State(struct.PyTreeNode):
 
 
 class Model(struct.PyTreeNode):
-    """The part of MJX's that is looked at here."""
+    """The fields of the model of MJX that the task uses."""
 
     mass: Any
     geom_friction: Any
 
     def tree_replace(self, arrays):
-        """As MJX's, for names without dots."""
+        """Replace fields as the method of MJX, for names without dots."""
         return self.replace(**arrays)
 
 
 class Rail:
-    """Moves by its action at every control step, pays where it is, and ends beyond 5."""
+    """Moves by its action at every control step; the reward is its position; it ends beyond 5."""
 
     observation_size, action_size, dt = 1, 1, 0.1
 
@@ -36,15 +36,15 @@ class Rail:
 
     @property
     def mjx_model(self):
-        """The model that a step moves by."""
+        """Return the model of a step."""
         return self._mjx_model
 
     def reset(self, key):
-        """At 0."""
+        """Return the state at position 0."""
         return State(jnp.zeros(1), jnp.zeros(()), jnp.zeros(()), {"steps": jnp.zeros(())})
 
     def step(self, state, action):
-        """Writes into the state it is given, as Playground's tasks do."""
+        """Change the given state in place, as tasks of Playground do."""
         state.info["steps"] += 1
         obs = state.obs + action * self.mjx_model.geom_friction[0]
         return state.replace(obs=obs, reward=obs[0], done=(obs[0] > 5).astype(float))

@@ -1,4 +1,4 @@
-"""A file of rulesets for XLand-MiniGrid, as its own package writes them."""
+"""A file of rulesets in the format of XLand-MiniGrid."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ TILES = ((3, 1), (7, 3), (4, 2))
 
 
 def write(folder):
-    """The path of a new file with a ruleset for each of TILES."""
+    """Write a file with a ruleset for each of TILES, and return its path."""
     from xminigrid.benchmarks import save_bz2_pickle
 
     path, tiles = str(folder / "rulesets"), np.array(TILES, np.uint8)

@@ -1,4 +1,4 @@
-"""Commands as a user gives them, in folders of their own, and finished runs that tests copy."""
+"""Commands of a user in separate folders, and finished runs that tests copy."""
 
 import shutil
 import subprocess
@@ -43,17 +43,17 @@ SMALL_WALK = {
 
 
 def setup_of(config, devices=1, members=()):
-    """The setup of a run on the first devices."""
+    """Return the setup of a run on the first devices."""
     return divide(resolve(config, members=members), jax.devices()[:devices])
 
 
 def train(config_file, *flags):
-    """The exit code of the train command."""
+    """Run the train command, and return its exit code."""
     return train_command.main(["--config", str(config_file), *map(str, flags)])
 
 
 def error_of(capsys):
-    """The one sentence that a command said on stderr, and nothing on stdout."""
+    """Return the one sentence that a command printed on stderr, with nothing on stdout."""
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
@@ -63,9 +63,9 @@ def error_of(capsys):
 
 @pytest.fixture
 def config_file(tmp_path, monkeypatch):
-    """`CARTPOLE` as small.yaml in an empty folder, which is the current one."""
+    """`CARTPOLE` as small.yaml in an empty current folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(hints, "START", tmp_path)  # a command starts here
+    monkeypatch.setattr(hints, "START", tmp_path)  # reset as at the start of a command
     path = tmp_path / "small.yaml"
     path.write_text(CARTPOLE)
     return path
@@ -73,7 +73,7 @@ def config_file(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def run_once(tmp_path_factory):
-    """A folder with `run`, of `CARTPOLE`, which nobody changes."""
+    """A folder with `run`, of `CARTPOLE`, which no test changes."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "small.yaml").write_text(CARTPOLE)
     with pytest.MonkeyPatch.context() as patch:
@@ -84,13 +84,13 @@ def run_once(tmp_path_factory):
 
 @pytest.fixture
 def finished_run(run_once, config_file):
-    """A finished run of `config_file`: a copy in the current folder."""
+    """A finished run of `config_file`, copied to the current folder."""
     shutil.copytree(run_once / "run", "run")
     return Path("run")
 
 
 def final_state(run_dir):
-    """Every array of the last save, by name, as numpy; and how far the run was."""
+    """Return every array of the last checkpoint by name, and the counters of the run."""
     checkpoints = Checkpoints(Path(run_dir))
     progress, folder = checkpoints.progress(), Path(run_dir, "checkpoints").resolve()
     checkpoints.close()
@@ -104,14 +104,14 @@ def final_state(run_dir):
 
 
 def assert_same_bits(one, other):
-    """Of two `final_state`s."""
+    """Check that two results of `final_state` are bit-identical."""
     assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name, strict=True)
 
 
 def start(config_file, *flags):
-    """The train command in a process of its own."""
+    """Start the train command in a process."""
     return subprocess.Popen(
         [sys.executable, "-m", "purejaxppo.train", "--config", str(config_file), *flags],
         stdout=subprocess.PIPE,
@@ -122,7 +122,7 @@ def start(config_file, *flags):
 
 
 def wait_for(condition, process, seconds=120):
-    """Waits until something that a process does can be seen."""
+    """Wait until an effect of a process is visible."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
@@ -134,15 +134,15 @@ def wait_for(condition, process, seconds=120):
     pytest.fail("nothing happened")
 
 
-def refusal(words, capsys):
-    """The sentence with which the train command refuses these words, before it makes a folder."""
+def rejection(words, capsys):
+    """Return the error of the train command for words that it rejects before making a folder."""
     assert train_command.main([*words, "--run_dir", "never"]) == 2
     assert not Path("never").exists()
     return error_of(capsys)
 
 
-def forget_last_save(folder):
-    """Leaves the save before the last one of a run, which has two, as if it had been killed."""
+def remove_last_checkpoint(folder):
+    """Remove the last of two checkpoints of a run, as if it had been killed before."""
     first, last = sorted(Path(folder, "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
     shutil.rmtree(last)
     return int(first.name)

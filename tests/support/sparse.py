@@ -1,7 +1,7 @@
-"""A scripted simulator whose agents ask for a decision only now and then.
+"""A scripted simulator whose agents are absent between decisions.
 
-What happens does not depend on actions, so that the script can also be written down from decision
-to decision, which is what learning is compared with.
+It does not depend on actions, so that the script can also be described per decision, for
+comparison.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ GARBAGE = 500.0
 
 @dataclass
 class Decision:
-    """A decision, and what followed until the agent's next observation."""
+    """A decision, and the rewards and end until the next observation of the agent."""
 
     row: int
     obs: np.ndarray
     reward: float = 0.0
-    closed: int = -1  # row of the step that brought the next observation; -1: not yet
+    closed: int = -1  # row of the step with the next observation; -1: not yet
     next_obs: Any = None
     terminated: bool = False
     truncated: bool = False
@@ -36,7 +36,7 @@ class Decision:
 
 @dataclass
 class Script:
-    """Columns of N slots: rows of what a pool of them says, and each slot's episodes."""
+    """Rows of the outputs of N slots, and the episodes of each slot."""
 
     rows: list[EnvStep]
     first: tuple[np.ndarray, np.ndarray]  # obs [N, ...], empty [N]
@@ -44,12 +44,12 @@ class Script:
 
     @property
     def stacked(self) -> EnvStep:
-        """The rows as arrays [T, N, ...]."""
+        """Return the rows as arrays [T, N, ...]."""
         return jax.tree.map(lambda *xs: np.stack(xs), *self.rows)
 
 
 class Slot:
-    """One slot: an agent or none, which asks, waits, ends, or whose simulator diverges."""
+    """A slot: an agent that decides, is absent, ends or diverges, or no agent."""
 
     def __init__(self, rng, period, end, diverges, empty):
         self.rng, self.period, self.end, self.diverges = rng, period, end, diverges
@@ -62,7 +62,7 @@ class Slot:
         return self.rng.normal(size=SIZE).astype(np.float32)
 
     def arrive(self):
-        """The first observation of an agent, or nothing."""
+        """Return the first observation of an agent, or of an empty slot."""
         if self.rng.random() < self.late:
             self.state = "empty"
             return np.full(SIZE, GARBAGE, np.float32)
@@ -72,7 +72,7 @@ class Slot:
         return obs
 
     def step(self):
-        """What the pool says: obs, reward, terminated, truncated, absent; then the next row."""
+        """Return the row (obs, reward, terminated, truncated, absent), and advance."""
         self.time += 1
         stale, t = np.full(SIZE, GARBAGE, np.float32), self.time - 1
         if self.state in ("empty", "ended"):
@@ -104,7 +104,7 @@ class Slot:
 
 
 def write(length, num_envs, *, seed=0, period=3.0, end=0.1, diverges=0.03, empty=0.4) -> Script:
-    """A random script of some rows."""
+    """Return a random script of `length` rows."""
     rng = np.random.default_rng(seed)
     slots = [Slot(rng, period, end, diverges, empty) for _ in range(num_envs)]
     first = np.stack([s.obs for s in slots]), np.array([s.state == "empty" for s in slots])
@@ -120,7 +120,7 @@ def write(length, num_envs, *, seed=0, period=3.0, end=0.1, diverges=0.03, empty
 
 
 class ScriptPool:
-    """Plays a script, and begins again after its last row."""
+    """Plays a script, and restarts after its last row."""
 
     failure = None
 
@@ -145,7 +145,7 @@ class ScriptPool:
 
 
 def script_env(script) -> HostEnv:
-    """The environments that play a script."""
+    """Return environments that play a script."""
     num_envs = len(script.episodes)
     return HostEnv(
         lambda num_envs, update: ScriptPool(script),

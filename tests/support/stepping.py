@@ -1,4 +1,4 @@
-"""Steps of environments outside of a training."""
+"""Steps of environments outside of training."""
 
 import jax
 
@@ -7,11 +7,11 @@ KEY = jax.random.key(7)
 
 
 def play(env, state, actions):
-    """(the state after actions [T, N, ...], their steps [T, N, ...])."""
+    """Return (the state after actions [T, N, ...], their steps [T, N, ...])."""
     keys = jax.random.split(KEY, len(jax.tree.leaves(actions)[0]))
     return jax.lax.scan(lambda state, now: env.step(now[0], state, now[1]), state, (keys, actions))
 
 
 def begin(env, state, progress=0.0):
-    """The state at the beginning of a rollout."""
+    """Return the state at the start of a rollout."""
     return env.begin_rollout(state, KEY, progress)

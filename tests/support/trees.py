@@ -1,4 +1,4 @@
-"""Trees of arrays and random keys, compared."""
+"""Comparison of trees of arrays and random keys."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def plain(tree):
-    """Numpy arrays, keys as their bits."""
+    """Return a tree of numpy arrays, with keys as their bits."""
     return jax.tree.map(
         lambda x: np.asarray(
             jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
@@ -16,12 +16,12 @@ def plain(tree):
 
 
 def assert_same(a, b):
-    """Bit for bit."""
+    """Check that two trees are bit-identical."""
     jax.tree.map(np.testing.assert_array_equal, plain(a), plain(b))
 
 
 def filled(shapes, fill):
-    """A tree of such shapes and types, each array from `fill` of a shape; keys from their bits."""
+    """Return a tree of given shapes and dtypes, with arrays `fill(shape)`, also for keys."""
 
     def leaf(x):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""Players for tests, and the episodes that an environment shows of them."""
+"""Unity builds for tests, and the episodes of their environments."""
 
 import stat
 import sys
@@ -17,7 +17,7 @@ ENGINE = Path(__file__).resolve().parents[1] / "engines" / "unity_engine.py"
 
 
 def make_player(folder: Path, name: str = "Game") -> str:
-    """Writes an executable that plays the scripted game; its path."""
+    """Write an executable that runs the scripted game, and return its path."""
     root = ENGINE.parents[2]
     return make_program(
         folder / name,
@@ -29,14 +29,14 @@ def make_player(folder: Path, name: str = "Game") -> str:
 
 
 def make_program(path: Path, text: str) -> str:
-    """Writes an executable file; its path."""
+    """Write an executable file, and return its path."""
     path.write_text(text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
 class Episode(NamedTuple):
-    """An episode of an agent, as a game or its rows count it."""
+    """An episode of an agent, counted by a game or by its rows."""
 
     total: float
     decisions: int
@@ -44,9 +44,9 @@ class Episode(NamedTuple):
 
 
 def read_sums(path: Path) -> dict[tuple[int, int], Episode]:
-    """The episodes after the last reset that the game of `unity_sdk` has written down.
+    """Return the recorded episodes after the last reset of the game of `unity_sdk`.
 
-    By (number of the agent, number of the episode). A line that is not an episode's is an error.
+    Keys are (number of the agent, number of the episode). Any other line is an error.
     """
     found = {}
     for line in path.read_text().split("reset\n")[-1].splitlines():
@@ -56,10 +56,10 @@ def read_sums(path: Path) -> dict[tuple[int, int], Episode]:
 
 
 def play_randomly(env, expected=None, rows=10_000) -> dict[tuple[int, int], Episode]:
-    """The episodes that end within so many rows, or until all `expected` ones have ended.
+    """Return the episodes that end within `rows` rows, or until all `expected` ones have ended.
 
-    The agents of `unity_sdk` observe their own number and the episode's. A recurrent state that
-    counts decisions is held and cleared as in a rollout: at an episode's end it is their number.
+    The agents of `unity_sdk` observe their number and that of the episode. A carry that counts
+    decisions is held and reset as in a rollout: at the end of an episode it is their number.
     """
     rng, n = np.random.default_rng(0), env.spec.num_envs
 
@@ -92,7 +92,7 @@ def play_randomly(env, expected=None, rows=10_000) -> dict[tuple[int, int], Epis
 
 
 def draw_action(rng, space, obs, n):
-    """A random action for each row, of those that its mask allows."""
+    """Return a random action for each row, among those that its mask allows."""
     if isinstance(space, Dict):
         return {name: draw_action(rng, part, obs, n) for name, part in space.spaces}
     if isinstance(space, Box):

@@ -1,9 +1,9 @@
-"""Plays the game with the real package: its one gRPC call goes over pipes, since the package has no
-native gRPC library for Mono.
+"""Run a game with the real package of ML-Agents. Its gRPC call goes over pipes, since the package
+has no native gRPC library for Mono.
 
     python relay.py GAME_EXE [--record FILE] --mlagents-port PORT [ARGUMENT ...]
 
-FILE gets the game's messages, each with its length in 4 bytes, compressed by gzip.
+FILE gets the messages of the game, each after its length in 4 bytes, compressed by gzip.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ EXCHANGE = "/communicator_objects.UnityToExternalProto/Exchange"
 
 
 def main(program: str, arguments: list[str]) -> int:
-    """Relays messages until the game or the trainer ends; the game's exit code."""
+    """Relay messages until the game or the trainer ends, and return the exit code of the game."""
     words = dict(itertools.pairwise(arguments))
     channel = grpc.insecure_channel(f"localhost:{words['--mlagents-port']}")
     call = channel.unary_unary(EXCHANGE)

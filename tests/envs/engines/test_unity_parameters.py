@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("grpc")
-from support.runs import forget_last_save, train
+from support.runs import remove_last_checkpoint, train
 from support.stepping import KEY, begin
 from support.unity import make_player
 
@@ -256,7 +256,7 @@ RAMP = 0.5 * (1 - 12 * np.arange(11) / 128)
 
 def test_a_resumed_run_continues_with_the_values_of_its_updates(path, tmp_path):
     np.testing.assert_allclose(run(path, tmp_path), RAMP, atol=1e-6)
-    assert forget_last_save(tmp_path / "run-whole") == 8 * 12
+    assert remove_last_checkpoint(tmp_path / "run-whole") == 8 * 12
     # The build starts with the value of the update at which the run resumes.
     np.testing.assert_allclose(run(path, tmp_path), RAMP[8:], atol=1e-6)
 

@@ -1,3 +1,3 @@
-"""Stands in for warp-lang, which MJX imports for three seconds wherever it is installed."""
+"""Replaces warp-lang, which MJX needs three seconds to import wherever it is installed."""
 
 raise ImportError("left out")
