@@ -1,7 +1,7 @@
-"""The full interface of a task, with defaults for everything optional.
+"""`BaseTask`: the full interface of a task, with a default for each optional attribute.
 
-Adapters and wrappers derive from `BaseTask` and override what they support. Custom tasks only need
-the interface of `base.Task` or `base.MultiTask`; `as_base_task` adds the defaults.
+Adapters and wrappers derive from `BaseTask`. Custom tasks only need to implement `base.Task` or
+`base.MultiTask`; `as_base_task` adds the defaults.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,56 +19,56 @@ from purejaxppo.spaces import Box
 ParameterValues = Mapping[str, Any]
 """Parameters by name, [] each, traced or not."""
 FRAME_RATE = 10.0
-"""Steps per second of videos, for tasks that do not define it."""
+"""Default frame rate of videos, steps per second."""
 
 
 class BaseTask:
-    """One environment in JAX, or one world of several agents, without resets."""
+    """One environment in JAX, single- or multi-agent, without resets."""
 
     observation: Any
-    """A `Space`; of a world a tuple, one for each agent."""
+    """A `Space`; for several agents a tuple with one per agent."""
     action: Any
-    """As `observation`. Actions of a bounded `Box` arrive within its bounds."""
+    """Same form as `observation`. Actions of a bounded `Box` arrive within its bounds."""
     agents: tuple[str, ...] = ()
-    """Names of the agents of a world; () for a single environment."""
+    """Names of the agents; () for a single-agent task."""
     max_episode_steps: int = 0
-    """The time limit; 0 means none."""
+    """Time limit in steps; 0 means no limit."""
     cheap_reset: bool = True
     """True if a reset costs less than fetching a stored start, as for states of few numbers."""
     fresh_fraction: float = 1.0
-    """Share of all starts that is drawn before a rollout; see `vectorize.VectorEnv`."""
+    """Fraction of the starts that is drawn before each rollout; see `vectorize.VectorEnv`."""
     success_above: float | None = None
-    """Episodes with a greater return are a success; None: the task does not define success."""
+    """An episode with a greater return is a success; None if success is undefined."""
     draw_parameters: Callable[[Key], dict[str, jax.Array]] | None = None
-    """key -> further values for `adjusted`, which the simulator itself draws for an episode."""
+    """key -> more values for `adjusted`, drawn by the simulator for each episode."""
     team: Team | None = None
-    """The agents of a world that acts as one environment; see `worlds.JointTask`."""
+    """The agents of a multi-agent task that acts as one environment; see `worlds.JointTask`."""
     keeps_windows: bool = False
-    """For custom wrappers: True if sliding windows still slide as the space declares."""
+    """For custom wrappers: True if observations still slide as the space declares."""
 
-    # Adapters set the following as attributes, or compute them.
+    # Adapters override the following properties, also by plain attributes.
 
     @cached_property
     def state_space(self) -> Box | None:
-        """Space of `global_state`, one axis; None: the world has no state for the critic."""
+        """Space of `global_state`, one axis; None if there is no global state."""
         return None
 
     @cached_property
     def parameters(self) -> Mapping[str, float]:
-        """Nominal values of the parameters that can be varied; see `domain_randomization`."""
+        """Nominal values of the variable parameters; see `domain_randomization`."""
         return {}
 
     @cached_property
     def frame_rate(self) -> float:
-        """Steps per second of a video."""
+        """Step per second of a video."""
         return FRAME_RATE
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (state, obs); of a world a tuple of observations."""
+        """Start an episode; return (state, obs). `obs` is a tuple for several agents."""
         raise NotImplementedError
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """(key, state, action) -> (state, `TaskStep`); of a world (state, `MultiStep`)."""
+        """Take a step; return (state, `TaskStep`), or (state, `MultiStep`) for several agents."""
         raise NotImplementedError
 
     def adjusted(self, values: ParameterValues) -> Self:
@@ -76,11 +76,11 @@ class BaseTask:
         raise NotImplementedError
 
     def global_state(self, state: EnvState) -> jax.Array:
-        """Return the state of the world in `state_space`, float [n]."""
+        """Return the global state in `state_space`, float [n]."""
         raise NotImplementedError
 
     def staggered(self, key: Key, state: EnvState) -> EnvState:
-        """Return a state with a random part of the time limit gone."""
+        """Return the state with a random number of steps of the time limit elapsed."""
         raise NotImplementedError
 
     def unwrap(self, state: EnvState) -> EnvState:
@@ -88,7 +88,7 @@ class BaseTask:
         return state
 
     def to_simulator(self, action: EnvAction) -> EnvAction:
-        """Return the action as the innermost task takes it."""
+        """Return the action in the form of the innermost task."""
         return action
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
@@ -102,22 +102,22 @@ INTERFACE = ("observation", "action", *(name for name in vars(BaseTask) if name[
 
 
 class CustomTask(BaseTask):
-    """A custom task, with defaults for members that it does not define."""
+    """A custom task, with defaults for the attributes that it does not define."""
 
     def __init__(self, task: Task | MultiTask) -> None:
-        """Copy the members that `task` defines."""
+        """Copy the attributes that `task` defines."""
         self.task: Any = task
         for name in INTERFACE:
             if hasattr(task, name):
                 setattr(self, name, getattr(task, name))
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the custom task, which custom wrappers may read."""
-        if name.startswith("__"):  # of Python, such as those that copies look for
+        """Return an attribute of the custom task; custom wrappers may read it."""
+        if name.startswith("__"):  # special methods of Python, such as __deepcopy__
             raise AttributeError(name)
         return getattr(self.task, name)
 
 
 def as_base_task(task: BaseTask | Task | MultiTask) -> BaseTask:
-    """Return a task with the full interface: itself if it is `BaseTask`, else a `CustomTask`."""
+    """Return the task itself if it is a `BaseTask`, else a `CustomTask` around it."""
     return task if isinstance(task, BaseTask) else CustomTask(task)

@@ -1,9 +1,8 @@
-"""The environment protocol: batched, next-step auto-reset, `valid`.
+"""Interfaces of environments: `Env` (a batch), `Task` (one environment), `MultiTask` (many agents).
 
-The trainer sees `Env`, a batch of N environments, and nothing of the simulator behind it.
-Simulators written in JAX implement the smaller `Task`, one environment without resets;
-`vectorize.VectorEnv` lifts it. Tasks of several agents implement `MultiTask`, and each agent is a
-row of the batch (`worlds.MultiAgentEnv`).
+The training code uses only `Env`, a batch of N environments with next-step auto-reset. Simulators in
+JAX implement `Task`, one environment without resets; `vectorize.VectorEnv` makes it a batch.
+Multi-agent tasks implement `MultiTask`; each agent is a row of the batch (`worlds.MultiAgentEnv`).
 """
 
 from dataclasses import dataclass
@@ -29,104 +28,106 @@ class Starts(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """The static metadata of a batch of environments."""
+    """Static metadata of a batch of environments."""
 
     observation: Space
     action: Space
     num_envs: int
-    """Rows of the batch; each agent is one."""
+    """Number of rows; each agent is one row."""
     num_agents: int = 1
-    """Agents per world, A; row = world * A + agent."""
+    """Number of agents A of an environment copy; row = copy * A + agent."""
     agents: tuple[str, ...] = ()
-    """The agents' names, for a task of several agents."""
+    """Names of the agents of a multi-agent task."""
     max_episode_steps: int = 0
-    """The time limit; 0 means none."""
+    """Time limit in steps; 0 means no limit."""
     known_starts: bool = False
     """True if `Env.starts` returns the first observations of a rollout's episodes."""
     absent: bool = False
-    """True if agents may need no action in some steps, given by `EnvStep.absent`."""
+    """True if agents may skip decisions; `EnvStep.absent` marks these steps."""
     restorable: bool = True
     """True if the state can be saved and continued exactly (False for host simulators)."""
     success_above: float | None = None
-    """Episodes with a greater return are a success, such as a game won; None: not defined."""
+    """An episode with a greater return is a success, such as a win; None if undefined."""
     native: NativeSpaces | None = None
-    """The simulator's own observations and actions, if they differ from the spaces above."""
+    """The simulator's observation and action spaces, if they differ from those above."""
     team: Team | None = None
-    """The agents of a world, if each agent is a row."""
+    """The agents of an environment copy, if each agent is a row."""
 
 
 class Env:
     """N environments that step together.
 
-    On the step that ends an episode `obs` is the true last observation. The step after it ignores
-    the action, returns the next episode's first observation with reward 0, and is not `valid`.
+    Next-step auto-reset: the step that ends an episode returns the true last observation. The next
+    step ignores the action, returns the first observation of the next episode with reward 0, and is
+    not `valid`.
 
-    Simulators whose agents begin their next episodes by themselves cannot wait for that step: where
-    `at_once` is true, on a row that is `terminated`, `obs` is the next episode's first observation
-    and the step after it is valid. Nothing is lost, since a terminated row does not bootstrap.
+    Same-step reset: agents of game engines start their next episode in the step that ends the last
+    one. Where `at_once` is true, the row is `terminated`, `obs` is the first observation of the
+    next episode, and the next row is valid. A terminated row needs no last observation, because it
+    does not bootstrap.
 
-    A step whose result is NaN, infinite or beyond ±`spaces.LARGEST` has `diverged`: it is not
-    `valid`, ends nothing, and the next valid step is of a new episode.
+    Divergence: a step with a result that is NaN, infinite or beyond ±`spaces.LARGEST` has
+    `diverged`. It is not `valid` and ends no episode. The next valid step is in a new episode.
 
-    An agent that needs a decision only now and then is `absent` after a step without an observation
-    for it: `obs` is stale, and the next step ignores its action and is not `valid`. Rewards
-    and ends may come with any step of a running episode, valid or not. With an end `obs` is the
-    true last observation, and the agent is not absent; nor is it before an episode's first
-    observation, when rows are not valid and have no reward.
+    Absent agents: an agent is `absent` after a step that returns no observation for it. Its `obs`
+    is then stale. The next step ignores its action and is not `valid`. Rewards and episode ends may
+    come with any step of a running episode, valid or not. At an episode end, `obs` is the true last
+    observation and the agent is not absent. Before the first observation of an episode, the agent
+    is not absent either; its rows are not valid and have no reward.
     """
 
     spec: EnvSpec
 
     @property
     def failure(self) -> Exception | None:
-        """The error of a host simulator; None without one."""
+        """The error of a host simulator; None if it did not fail."""
         return None
 
     @property
     def diverged_value(self) -> str:
-        """The last value that diverged on the host, as in reward = nan; "" if it is unknown."""
+        """The last diverged value on the host, such as "reward = nan"; "" if unknown."""
         return ""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (state, obs [N, ...]), every environment at an episode's start."""
+        """Start an episode in every environment; return (state, obs [N, ...])."""
         raise NotImplementedError
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
-        """(key, state, action [N, ...]) -> (state, EnvStep)."""
+        """Step all environments with actions [N, ...]; return (state, EnvStep)."""
         raise NotImplementedError
 
     def begin_rollout(self, state: EnvState, key: Key, progress: Scalar) -> EnvState:
-        """Prepare a state for the next rollout of a training: draw starts, set parameters.
+        """Prepare a state for the next training rollout: draw starts, set parameters.
 
         Args:
-            state: after the last rollout.
-            key: of the draws.
-            progress: of the run, [], 0 to 1, which parameters follow.
+            state: state after the last rollout.
+            key: random key.
+            progress: progress of the run from 0 to 1, []; the curriculum follows it.
         """
         del key, progress
         return state
 
     def continue_at(self, update: int, progress: float) -> None:
-        """Prepare, before anything is traced, for a run that continues after so many updates.
+        """Prepare for a run that resumes after `update` updates; called before tracing.
 
-        A run calls it where its last state cannot be restored. An override can begin other episodes
-        than at the run's start, with the parameters at `progress`, 0 to 1.
+        Called only if the environment state cannot be restored. Overrides can start other episodes
+        than at the start of the run, with the parameters at `progress`, 0 to 1.
         """
 
     def starts(self, state: EnvState) -> Starts:
-        """Return the first observations of this rollout's episodes, if `EnvSpec.known_starts`."""
+        """Return the first observations of episodes of this rollout, if `EnvSpec.known_starts`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close host simulators; compiled programs must not step them again."""
+        """Close host simulators. Compiled programs must not step them again."""
 
 
 class TaskStep(NamedTuple):
     """Result of one step of one environment.
 
-    Adapters may leave integers, in `reset` and `step` alike, where a space has floats or bools, and
-    in rewards: they become those after the check for floats that have diverged, and before a user's
-    own wrapper sees them. A user's own tasks and wrappers give the dtypes of their spaces.
+    Built-in adapters may return integers for observations of float or bool spaces and for rewards.
+    They are cast after the divergence check and before custom wrappers. Custom tasks and wrappers
+    must return the dtypes of their spaces.
     """
 
     obs: Obs
@@ -138,8 +139,8 @@ class TaskStep(NamedTuple):
 class Task(Protocol):
     """One environment in JAX, without resets: pure functions of its state.
 
-    Actions of a bounded `Box` arrive within the space's own bounds. `adapted.BaseTask` lists
-    everything else that a task or a `MultiTask` may define, such as `success_above`.
+    Actions of a bounded `Box` arrive within its bounds. `adapted.BaseTask` lists everything else
+    that a `Task` or a `MultiTask` may define, such as `success_above`.
     """
 
     observation: Space
@@ -149,32 +150,32 @@ class Task(Protocol):
     """True if a reset costs less than fetching a stored start, as for states of few numbers."""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (state, obs)."""
+        """Start an episode; return (state, obs)."""
         ...
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """(key, state, action) -> (state, TaskStep); may return both flags, terminated wins."""
+        """Take a step; return (state, TaskStep). If both flags are set, terminated wins."""
         ...
 
 
 class MultiStep(NamedTuple):
-    """Result of one step of a world of A agents."""
+    """Result of one step of an environment with A agents."""
 
     obs: tuple[Obs, ...]  # A observations, each in its agent's space
     reward: jax.Array  # [A]
     terminated: jax.Array  # [A] bool: agents that have left the episode
-    truncated: jax.Array  # [] bool: a time limit, for all at once
+    truncated: jax.Array  # [] bool: the time limit, for all agents
 
 
 class MultiTask(Protocol):
-    """One world of A agents in JAX, without resets: pure functions of its state.
+    """One environment with A agents in JAX, without resets: pure functions of its state.
 
-    The outputs of an agent that is done already are ignored: its last observation is repeated, its
-    reward is 0, and its actions are arbitrary. In an observation that is a `Dict`, the part
-    `action_mask` (uint8 [n], 1 = allowed) gives the allowed actions.
+    Outputs of an agent that is already done are ignored: its last observation is repeated, its
+    reward is 0, and its actions are arbitrary. In a `Dict` observation, the entry `action_mask`
+    (uint8 [n], 1 = allowed) marks the allowed actions.
 
-    A world may offer `state_space`, a `Box` with one axis, and `global_state(state)`: the input of
-    a centralised critic.
+    Optional: `state_space`, a `Box` with one axis, and `global_state(state)`, the input of a
+    centralised critic.
     """
 
     agents: tuple[str, ...]
@@ -186,11 +187,11 @@ class MultiTask(Protocol):
     cheap_reset: bool
 
     def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
-        """A key -> (state, A observations)."""
+        """Start an episode; return (state, A observations)."""
         ...
 
     def step(
         self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
     ) -> tuple[EnvState, MultiStep]:
-        """(key, state, A actions) -> (state, MultiStep)."""
+        """Take a step with A actions; return (state, MultiStep)."""
         ...

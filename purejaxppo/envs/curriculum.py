@@ -91,7 +91,7 @@ class CurriculumEnv(Env):
         values: Callable[[Scalar], ParameterValues],
         build: Callable[[ParameterValues], VectorEnv],
     ) -> None:
-        """Reads the facts of the environments; nothing is computed yet."""
+        """Read the facts of the environments; nothing is computed yet."""
         self.values, self.build = values, build
         final = build(values(1.0))
         self.spec, self.task = final.spec, final.task
@@ -117,7 +117,7 @@ class CurriculumEnv(Env):
         return state._replace(env=after), out
 
     def begin_rollout(self, state: CurriculumState, key: Key, progress: Scalar) -> CurriculumState:
-        """Sets the parameters at `progress`, and draws fresh starts with them."""
+        """Set the parameters at `progress`, and draws fresh starts with them."""
         values = self.values(progress)
         env_state = self.build(values).begin_rollout(state.env, key, progress)
         return CurriculumState(values, env_state)

@@ -38,7 +38,7 @@ def make(name: str, config: EnvConfig) -> BaseTask:
 
 
 def check(task: BaseTask, where: str) -> None:
-    """Checks a task: its spaces, and the shapes and dtypes of reset and step.
+    """Check a task: its spaces, and the shapes and dtypes of reset and step.
 
     Raises:
         ValueError: one sentence about the first thing that does not fit.
@@ -151,7 +151,7 @@ def check_windows(space: Box, obs: np.ndarray, over: np.ndarray, where: str) -> 
 
 
 def check_spaces(task: BaseTask, where: str) -> None:
-    """Raises ValueError unless observation and action are spaces, of several agents one of each."""
+    """Raise ValueError unless observation and action are spaces, of several agents one of each."""
     agents = task.agents
     for name, space in (("observation", task.observation), ("action", task.action)):
         if agents and (type(space) is not tuple or len(space) != len(agents)):
@@ -178,7 +178,7 @@ def pair(found: Any, where: str) -> Sequence[Any]:
 
 
 def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
-    """Raises ValueError unless an observation is of its space."""
+    """Raise ValueError unless an observation is of its space."""
     found, declared = tracing.shapes_of(obs), tracing.shapes_of(jax.tree.map(example, space))
     if found != declared:
         raise ValueError(f"{where} returns an observation {found}, but its space is {declared}")

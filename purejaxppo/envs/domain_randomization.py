@@ -45,7 +45,7 @@ class Randomized(ReturnPreservingWrapper):
     def __init__(
         self, task: Any, spread: Mapping[str, float], values: Mapping[str, Any] | None = None
     ) -> None:
-        """Varies `task`."""
+        """Vary `task`."""
         super().__init__(task)
         self.spread = dict(spread)
         self.values = dict(values or {})
@@ -78,7 +78,7 @@ class Randomized(ReturnPreservingWrapper):
         return (drawn, state), obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task with what was drawn for the episode."""
+        """Step the task with what was drawn for the episode."""
         drawn, state = state
         state, out = self.with_factors(drawn).step(key, state, action)
         return (drawn, state), out
@@ -98,7 +98,7 @@ def vary(task: BaseTask, spread: Mapping[str, float], values: ParameterValues) -
 
 
 def check(task: BaseTask, config: EnvConfig) -> None:
-    """Checks that the config's parameters can be varied, before anything is compiled.
+    """Check that the config's parameters can be varied, before anything is compiled.
 
     Raises:
         ValueError: an unknown parameter (with the known ones), a task without any, or a
@@ -118,7 +118,7 @@ def check(task: BaseTask, config: EnvConfig) -> None:
 
 
 def check_spread(config: EnvConfig) -> None:
-    """Raises ValueError if a range of factors reaches 0, or is none."""
+    """Raise ValueError if a range of factors reaches 0, or is none."""
     for name, x in config.randomize.items():
         if not 0 <= x < 1:
             raise ValueError(
@@ -128,7 +128,7 @@ def check_spread(config: EnvConfig) -> None:
 
 
 def check_host(config: EnvConfig) -> None:
-    """Raises ValueError if a simulator on the host without parameters of ours is to be varied."""
+    """Raise ValueError if a simulator on the host without parameters of ours is to be varied."""
     for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
         if names:
             raise ValueError(
@@ -150,7 +150,7 @@ class ModelOverride:
     """
 
     def __init__(self, env: Any, attribute: str, model: Any) -> None:
-        """Stores the model; nothing is exchanged yet."""
+        """Store the model; nothing is exchanged yet."""
         self.env, self.attribute, self.model = env, attribute, model
 
     def __getattr__(self, name: str) -> Any:
@@ -166,12 +166,12 @@ class ModelOverride:
             setattr(self.env, self.attribute, own)
 
     def reset(self, key: Key) -> EnvState:
-        """Resets the simulator with the other model."""
+        """Reset the simulator with the other model."""
         with self._exchanged():
             return self.env.reset(key)
 
     def step(self, state: EnvState, action: EnvAction) -> EnvState:
-        """Steps the simulator with the other model."""
+        """Step the simulator with the other model."""
         with self._exchanged():
             return self.env.step(state, action)
 

@@ -152,7 +152,7 @@ class _Read(dict[str, Any]):
         return super().__getitem__(key)
 
     def check_all_read(self, task: str) -> None:
-        """Raises ValueError if a parameter was not read."""
+        """Raise ValueError if a parameter was not read."""
         if unknown := sorted(set(self) - self.read):
             raise ValueError(
                 f"--config playground/{task}: purejaxppo does not support these parameters of "

@@ -19,21 +19,21 @@ class MutedStream:
     """A text stream that drops the output of the thread that made it; other threads can write."""
 
     def __init__(self, stream: Any) -> None:
-        """Wraps a stream."""
+        """Wrap a stream."""
         self.stream, self.thread = stream, threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
-        """Returns any other attribute of the stream."""
+        """Return any other attribute of the stream."""
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Writes a text of another thread."""
+        """Write a text of another thread."""
         return len(text) if threading.get_ident() == self.thread else self.stream.write(text)
 
 
 @contextlib.contextmanager
 def quiet(*ignored: tuple[str, type[Warning]]) -> Iterator[None]:
-    """Discards the output of this thread, and warnings that match (message, category)."""
+    """Discard the output of this thread, and warnings that match (message, category)."""
     with (
         PROCESS_LOCK,
         contextlib.redirect_stdout(MutedStream(sys.stdout)),

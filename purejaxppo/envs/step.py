@@ -1,35 +1,36 @@
-"""The result of a step of a batch of environments. Workers import this module, so it avoids JAX."""
+"""The result of a batched environment step. Worker processes import this module without JAX."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
 Leaf = Any
-"""An array [N, ...] of JAX or, of simulators on the host, of NumPy."""
+"""An array [N, ...]: of JAX, or of NumPy for host simulators."""
 
 
 class EnvStep(NamedTuple):
     """Result of one step of N environments.
 
-    A host simulator leaves fields that it does not offer at None. An `Env` sets all fields up to
-    `diverged`.
+    An `Env` sets all fields up to `diverged`. Host simulators leave unsupported fields at None.
     """
 
-    obs: Leaf  # [N, ...] after the step: the true last observation where an episode ended
+    obs: Leaf  # [N, ...] after the step; the true last observation if the episode ended
     reward: Leaf  # [N] float32
-    terminated: Leaf  # [N] bool: the task itself ended; never together with truncated
+    terminated: Leaf  # [N] bool: the task ended; never together with truncated
     truncated: Leaf  # [N] bool: cut by a time limit
-    valid: Leaf = None  # [N] bool: False where this step only delivered a new episode's first obs
-    diverged: Leaf = None  # [N] bool: the simulator's output was unusable; its row is not valid
-    score: Leaf = None  # [N] added to reported returns instead of the reward: a game's true score
-    over: Leaf = None  # [N] bool: end of the reported episode instead of the flags: the whole game
-    absent: Leaf = None  # [N] bool: the agent needs no action now; set if `EnvSpec.absent`
+    valid: Leaf = None  # [N] bool: False if the step only returned the first obs of a new episode
+    diverged: Leaf = None  # [N] bool: the output was not finite or too large; the row is not valid
+    score: Leaf = None  # [N] added to reported returns instead of the reward: the true game score
+    over: Leaf = (
+        None  # [N] bool: end of the reported episode instead of the flags, such as of a game
+    )
+    absent: Leaf = None  # [N] bool: the agent takes no action now; set if `EnvSpec.absent`
     at_once: Leaf = None
-    """[N] bool: the episode ended, and `obs` is the first of the next one, whose row is valid."""
+    """[N] bool: the episode ended, `obs` is the first of the next one, and the next row is valid."""
 
     @property
     def scores(self) -> Leaf:
-        """Summands of the reported episodes' returns, [N]."""
+        """Values that the reported returns sum, [N]."""
         return self.reward if self.score is None else self.score
 
     @property
@@ -44,17 +45,17 @@ class EnvStep(NamedTuple):
 
 
 def zeros(obs: tuple[np.ndarray, ...], count: int) -> EnvStep:
-    """Return NumPy arrays of N environments to write steps to; `obs` are an observation's parts."""
+    """Return zeros as buffers for the steps of N environments; `obs` are the observation arrays."""
     terminated, truncated, diverged = np.zeros((3, count), bool)
     return EnvStep(obs, np.zeros(count, np.float32), terminated, truncated, diverged=diverged)
 
 
 def rows_of(step: EnvStep, start: int, stop: int) -> EnvStep:
-    """Return views of some environments' rows; `step.obs` are the parts of the observation."""
+    """Return views of the rows start to stop; `step.obs` are the observation arrays."""
     obs = tuple(part[start:stop] for part in step.obs)
     return EnvStep(obs, *(None if x is None else x[start:stop] for x in step[1:]))
 
 
 def copied(step: EnvStep, obs: Leaf) -> EnvStep:
-    """Return an observation with copies of the other arrays of a step."""
+    """Return a step with `obs` and copies of its other arrays."""
     return EnvStep(obs, *(None if x is None else x.copy() for x in step[1:]))

@@ -43,7 +43,7 @@ class Team:
     """Each agent's own observations and actions in the simulator, masks included."""
 
     def __post_init__(self) -> None:
-        """Checks that there are common spaces for all agents."""
+        """Check that there are common spaces for all agents."""
         _ = self.observation, self.action
         if self.masked and mask_space(self.action) is None:
             raise ValueError("action_mask: the action space has no discrete part. Remove the mask.")

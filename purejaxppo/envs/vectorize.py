@@ -66,7 +66,7 @@ class VectorEnv(Env):
         stagger: bool = False,
         evaluation: bool = False,
     ) -> None:
-        """Prepares the batch; nothing is computed yet."""
+        """Prepare the batch; nothing is computed yet."""
         self.task = task = as_base_task(task)
         self.stagger = stagger
         self.fresh_every_step = fresh_every_step
@@ -109,7 +109,7 @@ class VectorEnv(Env):
         return state, cast_to_space(obs, self.spec.observation)
 
     def begin_rollout(self, state: VectorState, key: Key, progress: Scalar) -> VectorState:
-        """Draws the starts that this rollout's ended episodes will take."""
+        """Draw the starts that this rollout's ended episodes will take."""
         del progress
         if self.fresh_every_step:
             return state
@@ -141,7 +141,7 @@ class VectorEnv(Env):
     def raw_step(
         self, key: Key, state: VectorState, action: EnvAction
     ) -> tuple[EnvState, TaskStep]:
-        """Returns (states, TaskStep) [N, ...] of the next step, before its values are checked."""
+        """Return (states, TaskStep) [N, ...] of the next step, before its values are checked."""
         _, step_key, _ = self._split(key, state)
         return self._advance(step_key, state.task, action)
 
@@ -150,7 +150,7 @@ class VectorEnv(Env):
         return jax.random.split(key if self.fresh_every_step else state.key, 3)
 
     def _advance(self, key: Key, task: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Steps all tasks."""
+        """Step all tasks."""
         keys = jax.random.split(key, self.spec.num_envs)
         return jax.vmap(self.task.step)(keys, task, action)
 
@@ -191,7 +191,7 @@ class VmapEnv(Env):
     """
 
     def __init__(self, env: Env, count: int) -> None:
-        """Prepares the batch; nothing is computed yet."""
+        """Prepare the batch; nothing is computed yet."""
         self.env = env
         self.count = count
         self.spec = replace(env.spec, num_envs=count * env.spec.num_envs)

@@ -98,7 +98,7 @@ class JointTask(ReturnPreservingWrapper):
         seen: Any  # the agents' last observations, [A, ...]
 
     def __init__(self, task: Any, *, global_state: bool = False) -> None:
-        """Pads the agents' spaces to common ones; nothing is computed yet."""
+        """Pad the agents' spaces to common ones; nothing is computed yet."""
         super().__init__(task)
         task = self.task
         split = [split_mask(space) for space in task.observation]
@@ -133,7 +133,7 @@ class JointTask(ReturnPreservingWrapper):
         return state._replace(task=self.task.staggered(key, state.task))
 
     def step(self, key: Key, state: State, action: EnvAction) -> tuple[State, TaskStep]:
-        """Takes one step of all agents; the world is done when all agents are."""
+        """Take one step of all agents; the world is done when all agents are."""
         task, out = self.task.step(key, state.task, self.team.split(action, jnp))
         terminated = jnp.asarray(out.terminated, bool)
         end = jnp.where(terminated, TERMINATED, jnp.where(out.truncated, TRUNCATED, ALIVE))
@@ -193,7 +193,7 @@ class MultiAgentEnv(Env):
     """
 
     def __init__(self, worlds: "VectorEnv | HostEnv", team: Team) -> None:
-        """Stores the worlds, which `close` closes."""
+        """Store the worlds, which `close` closes."""
         assert not worlds.spec.absent, (
             "absent agents are not supported here: make each agent a separate row"
         )
@@ -223,11 +223,11 @@ class MultiAgentEnv(Env):
         return self.worlds.diverged_value
 
     def close(self) -> None:
-        """Closes simulators on the host."""
+        """Close simulators on the host."""
         self.worlds.close()
 
     def continue_at(self, update: int, progress: float) -> None:
-        """Calls `continue_at` of the worlds."""
+        """Call `continue_at` of the worlds."""
         self.worlds.continue_at(update, progress)
 
     def render_frame(self, obs: Obs) -> Any:
@@ -259,7 +259,7 @@ class MultiAgentEnv(Env):
         return self._begun(*self.worlds.reset(key))
 
     def begin(self, seeds: Any) -> tuple[MultiAgentState, Any]:
-        """Starts an episode of each world on the host from its own seed; see `HostEnv.begin`."""
+        """Start an episode of each world on the host from its own seed; see `HostEnv.begin`."""
         return self._begun(*cast("HostEnv", self.worlds).begin(seeds))
 
     def _begun(self, worlds: Any, obs: Any) -> tuple[MultiAgentState, Any]:
@@ -267,7 +267,7 @@ class MultiAgentEnv(Env):
         return MultiAgentState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
 
     def begin_rollout(self, state: MultiAgentState, key: Key, progress: Scalar) -> MultiAgentState:
-        """Prepares the worlds; see `Env`."""
+        """Prepare the worlds; see `Env`."""
         return state.replace(worlds=self.worlds.begin_rollout(state.worlds, key, progress))
 
     def step(

@@ -1,4 +1,4 @@
-"""Wrappers around a `Task`, applied in one fixed order: adapter, time limit, action scaling."""
+"""Wrappers around a `Task`. `registry.make_task` applies them in a fixed order."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -19,23 +19,23 @@ from purejaxppo.spaces import Box, Dict, Space
 
 
 def limit_of(task: BaseTask) -> int:
-    """Return the time limit of a task as an int; 0 without a limit.
+    """Return the time limit of a task in steps; 0 means no limit.
 
     Raises:
-        ValueError: it is not a whole number.
+        ValueError: the limit is not a whole number.
     """
     return time_limit(task.max_episode_steps, "max_episode_steps", unlimited="0")
 
 
 class Wrapper(BaseTask):
-    """A task that forwards everything to the task inside.
+    """Forward everything to the wrapped task. Custom wrappers also derive from this class.
 
-    Custom wrappers derive from it, too. They may change returns and observations, so that
-    `success_above` and `keeps_windows` are not taken over.
+    `success_above` and `keeps_windows` are not forwarded, because a wrapper may change rewards and
+    observations.
     """
 
     def __init__(self, task: BaseTask | Task | MultiTask) -> None:
-        """Wraps `task`."""
+        """Wrap `task`."""
         self.task = inner = as_base_task(task)
         self.observation, self.action = inner.observation, inner.action
         self.agents = inner.agents
@@ -48,44 +48,44 @@ class Wrapper(BaseTask):
         self.team = inner.team
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the task inside that is not part of the interface."""
-        if name.startswith("__"):  # of Python, such as those that copies look for
+        """Return an attribute of the wrapped task that is not part of the interface."""
+        if name.startswith("__"):  # special methods of Python, such as __deepcopy__
             raise AttributeError(name)
         return getattr(self.task, name)
 
     @cached_property
     def frame_rate(self) -> float:
-        """Steps per second of a video."""
+        """Step per second of a video."""
         return self.task.frame_rate
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Resets the task."""
+        """Reset the task."""
         return self.task.reset(key)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task."""
+        """Step the task."""
         return self.task.step(key, state, action)
 
     def adjusted(self, values: ParameterValues) -> Self:
-        """Return the same wrapper of a task with other parameters."""
+        """Return the same wrapper around a task with other parameters."""
         wrapper = copy.copy(self)
         wrapper.task = as_base_task(self.task.adjusted(values))
         return wrapper
 
     def global_state(self, state: EnvState) -> jax.Array:
-        """Return the state of the world, from the innermost task's state."""
+        """Return the global state, from the innermost task's state."""
         return self.task.global_state(state)
 
     def staggered(self, key: Key, state: EnvState) -> EnvState:
-        """Return a state with a random part of the time limit gone."""
+        """Return the state with a random number of steps of the time limit elapsed."""
         return self.task.staggered(key, state)
 
     def unwrap(self, state: EnvState) -> EnvState:
-        """Return the innermost task's state within this wrapper's."""
+        """Return the innermost task's state."""
         return self.task.unwrap(state)
 
     def to_simulator(self, action: EnvAction) -> EnvAction:
-        """Return the action as the innermost task takes it."""
+        """Return the action in the form of the innermost task."""
         return self.task.to_simulator(action)
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
@@ -94,37 +94,37 @@ class Wrapper(BaseTask):
 
 
 class ReturnPreservingWrapper(Wrapper):
-    """A wrapper that does not change returns, so that the same ones are a success."""
+    """A wrapper that does not change rewards; it keeps `success_above`."""
 
     def __init__(self, task: BaseTask | Task | MultiTask) -> None:
-        """Wraps `task`."""
+        """Wrap `task`."""
         super().__init__(task)
         self.success_above = self.task.success_above
 
 
 class TimeLimit(ReturnPreservingWrapper):
-    """Truncates after `max_episode_steps`, in addition to the task's own ends."""
+    """Truncate episodes after `max_episode_steps`, in addition to the ends of the task."""
 
     def __init__(self, task: Task, max_episode_steps: int) -> None:
-        """Limits `task` to `max_episode_steps`."""
+        """Limit `task` to `max_episode_steps`."""
         super().__init__(task)
         self.max_episode_steps = max_episode_steps
 
     def unwrap(self, state: EnvState) -> EnvState:
-        """The innermost task's state, without the count of steps."""
+        """Return the innermost task's state, without the step count."""
         return super().unwrap(state[0])
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """(key) -> ((state, steps so far), obs)."""
+        """Return ((state, elapsed steps), obs)."""
         state, obs = self.task.reset(key)
         return (state, jnp.zeros((), jnp.int32)), obs
 
     def staggered(self, key: Key, state: EnvState) -> EnvState:
-        """(key, state) -> the state with a random part of the limit gone, and at least 1 left."""
+        """Return the state with a random number of elapsed steps, at least 1 below the limit."""
         return state[0], jax.random.randint(key, (), 0, self.max_episode_steps)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task; truncates when the limit is reached."""
+        """Step the task; truncate at the limit."""
         state, elapsed = state
         state, out = self.task.step(key, state, action)
         elapsed = elapsed + 1
@@ -133,64 +133,67 @@ class TimeLimit(ReturnPreservingWrapper):
 
 
 class CastToSpace(ReturnPreservingWrapper):
-    """Gives what a user's own wrapper may count on: the dtypes of the space, and float rewards."""
+    """Cast observations to the dtypes of their space, and rewards to float32.
+
+    Custom wrappers rely on these dtypes.
+    """
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """(key) -> (state, obs)."""
+        """Reset the task."""
         state, obs = self.task.reset(key)
         return state, cast_to_space(obs, self.observation)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task."""
+        """Step the task."""
         state, out = self.task.step(key, state, action)
         obs, reward = cast_to_space(out.obs, self.observation), jnp.asarray(out.reward, jnp.float32)
         return state, out._replace(obs=obs, reward=reward)
 
 
 class WithoutSlide(ReturnPreservingWrapper):
-    """Stores sliding windows in full, since observations may not slide as the space declares."""
+    """Remove `slide` from the observation space, if observations may not slide as declared."""
 
     def __init__(self, task: Task) -> None:
-        """Remove `slide` from the space of `task`."""
+        """Wrap `task`."""
         super().__init__(task)
         if isinstance(task.observation, Box):
             self.observation = replace(task.observation, slide=0)
 
 
 class ActionRepeat(WithoutSlide):
-    """Takes each action several times, until the episode ends, and sums the rewards.
+    """Repeat each action up to `repeats` times, until the episode ends, and sum the rewards.
 
-    An episode may end before the last repeat, so windows do not slide by a fixed number of values.
+    An episode may end before the last repeat. Windows then do not slide by a fixed number.
     """
 
     def __init__(self, task: Task, repeats: int) -> None:
-        """Takes each action `repeats` times, which divides the time limit (rounded up)."""
+        """Repeat each action `repeats` times; the time limit is divided by it, rounded up."""
         super().__init__(task)
         self.repeats = repeats
         self.max_episode_steps = -(-task.max_episode_steps // repeats)
 
     @cached_property
     def frame_rate(self) -> float:
-        """States per second of a video: one of `repeats`."""
+        """Frames per second of a video; a frame is `repeats` steps of the task."""
         return self.task.frame_rate / self.repeats
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task `repeats` times or until the episode ends."""
+        """Step the task `repeats` times or until the episode ends."""
 
         def once(so_far: Any, key: Key) -> tuple[Any, None]:
             state, out = so_far
-            # A copy: simulators write into the dicts of the state that they are given.
+            # A copy: some simulators write into the dicts of their argument.
             after, now = self.task.step(key, jax.tree.map(lambda x: x, state), action)
             now = now._replace(reward=out.reward + now.reward)
             return select(out.terminated | out.truncated, so_far, (after, now)), None
 
-        answer = jax.eval_shape(self.task.step, key, state, action)[1]
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), answer)
-        return jax.lax.scan(once, (state, nothing), jax.random.split(key, self.repeats))[0]
+        shapes = jax.eval_shape(self.task.step, key, state, action)[1]
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.scan(once, (state, zeros), jax.random.split(key, self.repeats))[0]
 
 
 def unit_space(space: Space) -> Space:
-    """The space with every bounded Box replaced by one of [-1, 1]."""
+    """Return the space with the bounds of every bounded Box set to [-1, 1]."""
     if isinstance(space, Dict):
         return Dict(tuple((name, unit_space(part)) for name, part in space.spaces))
     if isinstance(space, Box) and space.bounded:
@@ -199,7 +202,7 @@ def unit_space(space: Space) -> Space:
 
 
 def from_unit(action: Action, space: Space) -> EnvAction:
-    """Clips to [-1, 1] and scales to the bounds; other actions are unchanged."""
+    """Clip actions to [-1, 1] and scale them to the bounds of a Box; keep other actions."""
     if isinstance(space, Dict):
         return {name: from_unit(action[name], part) for name, part in space.spaces}
     if isinstance(space, Box) and space.bounded:
@@ -211,7 +214,7 @@ def from_unit(action: Action, space: Space) -> EnvAction:
 
 
 def shaped(action: Action, space: Space) -> EnvAction:
-    """Flat actions [N, ...] with the axes that their `Box` spaces have."""
+    """Reshape flat actions [N, ...] to the shapes of their `Box` spaces."""
     if isinstance(space, Dict):
         return {name: shaped(action[name], part) for name, part in space.spaces}
     return action.reshape((-1, *space.shape)) if isinstance(space, Box) else action
@@ -222,30 +225,30 @@ def _affine(unit: jax.Array, low: np.ndarray, high: np.ndarray) -> jax.Array:
 
 
 class UnitActions(ReturnPreservingWrapper):
-    """Takes bounded continuous actions in [-1, 1]: clips them, then scales them to the bounds."""
+    """Accept bounded continuous actions in [-1, 1]: clip them, then scale them to the bounds."""
 
     def __init__(self, task: Task) -> None:
-        """Rescales the actions of `task`."""
+        """Rescale the actions of `task`."""
         super().__init__(task)
         self.action = unit_space(task.action)
 
     def to_simulator(self, action: EnvAction) -> EnvAction:
-        """Scales the action from [-1, 1] to the bounds."""
+        """Scale the action from [-1, 1] to the bounds."""
         return super().to_simulator(from_unit(action, self.task.action))
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task by an action in [-1, 1]; anything beyond is clipped."""
+        """Step the task with an action that is clipped to [-1, 1] and scaled."""
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
 class PartialObservation(ReturnPreservingWrapper):
-    """Observes some numbers of a vector observation and, if set, all of them as a second part."""
+    """Observe some entries of a vector; with `privileged_obs`, all of them for the critic."""
 
     def __init__(self, task: Task, indices: tuple[int, ...], privileged_obs: bool) -> None:
-        """Observes the numbers at `indices` of the observations of `task`.
+        """Observe the entries `indices` of the observations of `task`.
 
         Raises:
-            ValueError: the observation is not a vector, or has fewer numbers.
+            ValueError: the observation is not a vector, or an index is out of range.
         """
         super().__init__(task)
         space = task.observation
@@ -260,23 +263,23 @@ class PartialObservation(ReturnPreservingWrapper):
         self.observation = Dict.of({"obs": seen, "state": space}) if privileged_obs else seen
 
     def see(self, obs: Obs) -> Obs:
-        """The observed part of an observation [F]."""
+        """Return the observed entries of an observation [F]."""
         seen = obs[self.indices]
         return {"obs": seen, "state": obs} if self.privileged_obs else seen
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """(key) -> (state, observed part of the observation)."""
+        """Reset the task; return (state, observed entries)."""
         state, obs = self.task.reset(key)
         return state, self.see(obs)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task; returns the observed part of the observation."""
+        """Step the task; return the observed entries."""
         state, out = self.task.step(key, state, action)
         return state, out._replace(obs=self.see(out.obs))
 
 
 def flat_space(space: Space) -> Space:
-    """A `Box` without axes, or with several, as one with exactly one; others as they are."""
+    """Return a space whose `Box` parts have exactly one axis; other spaces are unchanged."""
     if isinstance(space, Dict):
         return Dict(tuple((name, flat_space(part)) for name, part in space.spaces))
     if not isinstance(space, Box) or len(space.shape) == 1:
@@ -289,19 +292,19 @@ def flat_space(space: Space) -> Space:
 
 
 class FlatActions(ReturnPreservingWrapper):
-    """Gives a `Box` action space without axes, or with several, exactly one."""
+    """Give a `Box` action space with zero or several axes exactly one axis."""
 
     def __init__(self, task: Task) -> None:
-        """Flattens the actions of `task`."""
+        """Flatten the actions of `task`."""
         super().__init__(task)
         assert isinstance(task.action, Box)
         self.shape = task.action.shape
         self.action = flat_space(task.action)
 
     def to_simulator(self, action: EnvAction) -> EnvAction:
-        """The action in the task's own shape."""
+        """Return the action in the shape of the task."""
         return super().to_simulator(action.reshape(self.shape))
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Steps the task by a flat action."""
+        """Step the task with a flat action."""
         return self.task.step(key, state, action.reshape(self.shape))

@@ -74,7 +74,7 @@ class BraxTask(mjx.Robot):
     parameters = dict.fromkeys(FIELDS, 1.0)
 
     def __init__(self, env: Any) -> None:
-        """Adapts a raw Brax environment."""
+        """Adapt a raw Brax environment."""
         super().__init__(env)
         # Its own observation_size resets, operation by operation, each of which compiles.
         start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))

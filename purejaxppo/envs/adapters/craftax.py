@@ -92,7 +92,7 @@ class CraftaxTask(BaseTask):
     def __init__(
         self, env: Any, params: Any, max_episode_steps: int, *, classic: bool, pixels: bool
     ) -> None:
-        """Adapts the symbolic environment; `pixels` observes its picture as bytes instead."""
+        """Adapt the symbolic environment; `pixels` observes its picture as bytes instead."""
         self.env, self.params, self.classic, self.pixels = env, params, classic, pixels
         self.max_episode_steps = max_episode_steps
         self.action = Discrete(int(env.num_actions))

@@ -49,12 +49,12 @@ class Vector(BaseTask):
     cheap_reset = True
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draws a random vector."""
+        """Draw a random vector."""
         obs = jax.random.normal(key, (17,))
         return obs, obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Rolls the vector by one and adds the actions to its head."""
+        """Roll the vector by one and adds the actions to its head."""
         del key
         obs = jnp.roll(state, 1).at[:6].add(0.01 * action)
         obs = jnp.clip(obs, -3.0, 3.0)
@@ -71,7 +71,7 @@ class Pixels(BaseTask):
     cheap_reset = True
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draws random shades."""
+        """Draw random shades."""
         shades = jax.random.randint(key, (4,), 0, 256, jnp.int32)
         return shades, self._draw(shades)
 
@@ -79,7 +79,7 @@ class Pixels(BaseTask):
         return jnp.broadcast_to(shades.astype(jnp.uint8), (84, 84, 4))
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Moves the first shade by the action; the reward is its brightness."""
+        """Move the first shade by the action; the reward is its brightness."""
         del key
         shades = jnp.roll(state, 1).at[0].set((state[-1] + action) % 256)
         reward = shades[0] / 255.0
@@ -96,12 +96,12 @@ class Constant(BaseTask):
     cheap_reset = True
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draws a vector near 0."""
+        """Draw a vector near 0."""
         obs = 0.1 * jax.random.normal(key, (2,))
         return obs, obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Returns the same observation and a reward of 1."""
+        """Return the same observation and a reward of 1."""
         del key, action
         return state, TaskStep(state, jnp.float32(1.0), jnp.array(False), jnp.array(False))
 
@@ -156,12 +156,12 @@ class Choices(BaseTask):
         return {"action_mask": (jnp.arange(3) != forbidden).astype(jnp.uint8), "obs": obs}
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draws three numbers."""
+        """Draw three numbers."""
         obs = self._draw(key)
         return obs, obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Computes the reward and draws the next numbers."""
+        """Compute the reward and draws the next numbers."""
         reward = jnp.asarray(self._reward(state, action), jnp.float32)
         obs = self._draw(key)
         return obs, TaskStep(obs, reward, jnp.array(False), jnp.array(False))

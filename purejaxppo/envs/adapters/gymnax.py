@@ -181,7 +181,7 @@ class GymnaxTask(BaseTask):
     def __init__(
         self, env: Any, params: Any, max_episode_steps: int, *, limit_ends: bool = False
     ) -> None:
-        """Adapts an environment with its parameters."""
+        """Adapt an environment with its parameters."""
         self.env = env
         self.params = params
         self.limit_ends = limit_ends
@@ -249,7 +249,7 @@ class GymnaxTask(BaseTask):
 
     @cached_property
     def frame_rate(self) -> float:
-        """Steps per second: the simulator's time step where it has one, else a default."""
+        """Step per second: the simulator's time step where it has one, else a default."""
         dt = getattr(self.params, "tau", None) or getattr(self.params, "dt", None)
         return 1.0 / float(dt) if dt else PACES.get(self.env.name, 10.0)
 

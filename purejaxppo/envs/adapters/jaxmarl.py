@@ -81,7 +81,7 @@ NEVER = 2**30
 
 
 def _quiet() -> contextlib.AbstractContextManager[None]:
-    """Discards what JaxMARL prints and warns of while it is imported, made and traced."""
+    """Discard what JaxMARL prints and warns of while it is imported, made and traced."""
     return quiet(
         ("OvercookedV2 is now released", DeprecationWarning),
         ("max_dist_to_goal", UserWarning),
@@ -187,7 +187,7 @@ def _make_env(name: str, options: dict[str, Any]) -> Any:
 
 
 def _unlimit(name: str, env: Any, limit: int) -> int:
-    """Removes an environment's own time limit; returns `limit` or, if that is 0, the own one."""
+    """Remove an environment's own time limit; returns `limit` or, if that is 0, the own one."""
     inner = getattr(env, "_env", env)
     if name == "coin_game":  # a number of games, each with so many steps
         return limit or env.num_inner_steps * env.num_outer_steps
@@ -209,7 +209,7 @@ class JaxMarlTask(BaseTask):
     """
 
     def __init__(self, env: Any, name: str, max_episode_steps: int, weight: float) -> None:
-        """Adapts an environment; traces its reset, since some observation spaces are wrong."""
+        """Adapt an environment; traces its reset, since some observation spaces are wrong."""
         self.env, self.name, self.weight = env, name, weight
         self.is_smax, self.is_kitchen = _is_smax(name), _is_kitchen(name)
         self.max_episode_steps = max_episode_steps
@@ -315,7 +315,7 @@ class JaxMarlTask(BaseTask):
 
     @cached_property
     def frame_rate(self) -> float:
-        """Steps per second of a video."""
+        """Step per second of a video."""
         if self.is_smax:
             return 1.0 / (self.env.time_per_step * self.env.world_steps_per_env_step)
         return 1.0 / getattr(self.env, "dt", 0.2)

@@ -223,7 +223,7 @@ class JumanjiTask(BaseTask):
     whole = False
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
-        """Adapts a jumanji environment.
+        """Adapt a jumanji environment.
 
         Args:
             env: the environment, whose own limit is never reached.

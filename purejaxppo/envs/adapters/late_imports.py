@@ -23,7 +23,7 @@ class LazyModule(ModuleType):
 
 @contextlib.contextmanager
 def lazy_imports(*names: str) -> Iterator[None]:
-    """Gives imports inside a `LazyModule` for each of these modules that nobody has imported yet.
+    """Give imports inside a `LazyModule` for each of these modules that nobody has imported yet.
 
     Args:
         names: modules, and the submodules of them that are imported by name.
@@ -42,7 +42,7 @@ def lazy_imports(*names: str) -> Iterator[None]:
 
 
 def _remove_placeholders() -> None:
-    """Takes all `LazyModule`s from the modules that Python finds; who has one keeps it."""
+    """Take all `LazyModule`s from the modules that Python finds; who has one keeps it."""
     for name, module in list(sys.modules.items()):
         if type(module) is LazyModule:
             del sys.modules[name]

@@ -58,7 +58,7 @@ class _LocalDevices:
 
 
 def use_local_devices() -> None:
-    """Makes MJX use this process's devices, not the first of all, which may be another's."""
+    """Make MJX use this process's devices, not the first of all, which may be another's."""
     if jax.process_count() > 1:
         from mujoco.mjx._src import io
 
@@ -71,7 +71,7 @@ class Robot(BaseTask):
     cheap_reset = False
 
     def __init__(self, env: Any) -> None:
-        """Adapts a raw environment."""
+        """Adapt a raw environment."""
         self._use(env)
         self.action = Box((int(env.action_size),), -1.0, 1.0)
 
@@ -116,7 +116,7 @@ class PerEnvArrays:
     """
 
     def __init__(self, env: Any) -> None:
-        """Resets once, for what the environments have in common."""
+        """Reset once, for what the environments have in common."""
         from mujoco.mjx.warp import types
 
         self.env, self.impl = env, types.DataWarp

@@ -195,14 +195,14 @@ class Spread(Particles):
         return (Box((2 + 4 * self.num_agents,)),) * self.num_agents
 
     def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
-        """Places agents and landmarks uniformly in [-1, 1]^2."""
+        """Place agents and landmarks uniformly in [-1, 1]^2."""
         state = start(key, self.num_agents, self.num_agents, 1.0)
         return state, self._observe(state)
 
     def step(
         self, key: Key, state: ParticleState, action: tuple[EnvAction, ...]
     ) -> tuple[ParticleState, MultiStep]:
-        """Takes one step; no agent is done before the time limit."""
+        """Take one step; no agent is done before the time limit."""
         del key
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))
         nearest = jnp.min(distances(state.position, state.fixed), axis=0)
@@ -269,14 +269,14 @@ class Tag(Particles):
         return (hunter,) * self.num_hunters + (prey,) * self.num_prey
 
     def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
-        """Places agents uniformly in [-1, 1]^2, and obstacles away from the edge."""
+        """Place agents uniformly in [-1, 1]^2, and obstacles away from the edge."""
         state = start(key, len(self.agents), self.num_obstacles, 0.9)
         return state, self._observe(state)
 
     def step(
         self, key: Key, state: ParticleState, action: tuple[EnvAction, ...]
     ) -> tuple[ParticleState, MultiStep]:
-        """Takes one step; prey that are caught in it are terminated."""
+        """Take one step; prey that are caught in it are terminated."""
         del key
         before = state.alive
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))

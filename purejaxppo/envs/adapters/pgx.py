@@ -159,7 +159,7 @@ class SinglePlayer(BaseTask):
     frame_rate = 10.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
-        """Adapts a pgx environment of one player."""
+        """Adapt a pgx environment of one player."""
         self.env = env
         self.max_episode_steps = max_episode_steps
         self.cheap_reset = env.id not in EXPENSIVE_RESETS
@@ -206,7 +206,7 @@ class MultiplayerGame(BaseTask):
     frame_rate = 2.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
-        """Adapts a pgx environment of several players."""
+        """Adapt a pgx environment of several players."""
         self.env = env
         self.cheap_reset = env.id not in EXPENSIVE_RESETS
         self.max_episode_steps = max_episode_steps
@@ -272,7 +272,7 @@ class AgainstOpponent(BaseTask):
     success_above = 0.0  # a game that is won
 
     def __init__(self, game: MultiplayerGame, opponent: str = RANDOM) -> None:
-        """Seats an agent in a game.
+        """Seat an agent in a game.
 
         Args:
             game: the world.

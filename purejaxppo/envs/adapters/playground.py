@@ -123,7 +123,7 @@ def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_warp(config: EnvConfig, own: dict[str, Any], name: str, used: dict[str, Any]) -> None:
-    """Raises ValueError if a task cannot run on MJX's warp implementation here."""
+    """Raise ValueError if a task cannot run on MJX's warp implementation here."""
     if config.randomize or config.curriculum or own["domain_randomization"]:
         raise ValueError(
             "env.backend = warp does not support env.randomize, env.curriculum or "
@@ -224,7 +224,7 @@ class PlaygroundTask(mjx.Robot):
     parameters = dict.fromkeys(mjx.FIELDS, 1.0)
 
     def __init__(self, env: Any, max_episode_steps: int, draw_parameters: Draw | None = None):
-        """Adapts a raw Playground environment; `draw_parameters` as in `domain_randomization`."""
+        """Adapt a raw Playground environment; `draw_parameters` as in `domain_randomization`."""
         super().__init__(env)
         self.max_episode_steps = max_episode_steps
         self.draw_parameters = draw_parameters

@@ -134,7 +134,7 @@ class GridTask(BaseTask):
     success_above = 0.0  # the goal alone pays
 
     def __init__(self, env: Any, params: Any, parts: tuple[str, ...]) -> None:
-        """Adapts an environment, whose observations also hold `parts`."""
+        """Adapt an environment, whose observations also hold `parts`."""
         from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
         self.env, self.params, self.parts = env, params, parts
@@ -199,7 +199,7 @@ class RuledTask(GridTask):
     """A world of XLand, each episode by one of the rulesets."""
 
     def __init__(self, env: Any, params: Any, parts: tuple[str, ...], rulesets: Any) -> None:
-        """Adapts a world; `rulesets` is a pytree of arrays [R, ...]."""
+        """Adapt a world; `rulesets` is a pytree of arrays [R, ...]."""
         self.rulesets, self.count = rulesets, len(rulesets.goal)
         super().__init__(env, params, parts)
 

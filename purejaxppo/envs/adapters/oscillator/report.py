@@ -224,7 +224,7 @@ def draw(
 
 
 def _draw_field(axes: Any, record: Record) -> None:
-    """Draws the mean field of the first ensemble."""
+    """Draw the mean field of the first ensemble."""
     axes.plot(record.x[:, 0], linewidth=0.6, color="tab:blue")
     axes.axvspan(BEFORE, BEFORE + DURING, color="tab:green", alpha=0.12, label="control on")
     axes.set(title="Mean field of one ensemble", xlabel="actions", ylabel="X")
@@ -232,7 +232,7 @@ def _draw_field(axes: Any, record: Record) -> None:
 
 
 def _draw_neurons(axes: Any, record: Record) -> None:
-    """Draws the signals of single neurons around the start of control."""
+    """Draw the signals of single neurons around the start of control."""
     window = slice(BEFORE - 600, BEFORE + 1800)
     axes.imshow(
         record.traces[window].T,
@@ -250,7 +250,7 @@ def _draw_neurons(axes: Any, record: Record) -> None:
 
 
 def _draw_spectra(axes: Any, record: Record, action_seconds: float) -> None:
-    """Draws the power of the mean field before and under control."""
+    """Draw the power of the mean field before and under control."""
     for part, label, color in (
         (_before(record.x), "before", "tab:red"),
         (_during(record.x), "under control", "tab:blue"),
@@ -264,7 +264,7 @@ def _draw_spectra(axes: Any, record: Record, action_seconds: float) -> None:
 
 
 def _draw_suppression(axes: Any, rows: dict[str, ControllerMetrics]) -> None:
-    """Draws the suppression of every controller."""
+    """Draw the suppression of every controller."""
     names = list(rows)
     axes.barh(names, [rows[n].suppression.mean() for n in names], color="tab:blue")
     for i, n in enumerate(names):

@@ -178,7 +178,7 @@ class Oscillator(BaseTask):
         return state, state.y_history
 
     def draw_params(self, key: Key) -> Params:
-        """Draws physics between `low` and `high`."""
+        """Draw physics between `low` and `high`."""
         keys = Params(*jax.random.split(key, len(PHYSICS)))
         return jax.tree.map(
             lambda k, low, high: low + (high - low) * jax.random.uniform(k),
