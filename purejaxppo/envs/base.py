@@ -1,7 +1,7 @@
 """Interfaces of environments: `Env` (a batch), `Task` (one environment), `MultiTask` (many agents).
 
-The training code uses only `Env`, a batch of N environments with next-step auto-reset. Simulators in
-JAX implement `Task`, one environment without resets; `vectorize.VectorEnv` makes it a batch.
+The training code only uses `Env`, a batch of N environments with next-step auto-reset. Simulators
+in JAX implement `Task`, one environment without resets; `vectorize.VectorEnv` makes it a batch.
 Multi-agent tasks implement `MultiTask`; each agent is a row of the batch (`worlds.MultiAgentEnv`).
 """
 

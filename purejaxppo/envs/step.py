@@ -26,7 +26,7 @@ class EnvStep(NamedTuple):
     )
     absent: Leaf = None  # [N] bool: the agent takes no action now; set if `EnvSpec.absent`
     at_once: Leaf = None
-    """[N] bool: the episode ended, `obs` is the first of the next one, and the next row is valid."""
+    """[N] bool: the episode ended, and `obs` is the first of the next; the next row is valid."""
 
     @property
     def scores(self) -> Leaf:

@@ -1,9 +1,8 @@
-"""Common spaces for the agents of one world: spaces padded to the largest, masks, joint spaces.
+"""Common and joint spaces of the agents of a multi-agent environment, and their action masks.
 
-A policy sees a batch of rows of one space, so agents' different spaces are padded to a common one
-here. A world as a whole observes the arrays of all its agents, [A, ...], and acts with all their
-actions joined; `worlds.MultiAgentEnv` splits it into rows. Nothing here imports JAX, since worker
-processes import it: `xp` is `numpy` or `jax.numpy`.
+A policy needs rows of one space, so different agent spaces are padded to a common one. The joint
+spaces of an environment hold the arrays of all agents, [A, ...]; `worlds.MultiAgentEnv` splits them
+into rows. Worker processes import this module, so it avoids JAX: `xp` is `numpy` or `jax.numpy`.
 """
 
 import math
@@ -17,33 +16,33 @@ from purejaxppo.envs.native import NativeSpaces, decoder
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 GLOBAL_STATE = "global_state"
-"""The option that adds the state of the world to rows."""
+"""Name of the option that adds the global state to rows."""
 ALIVE, TERMINATED, TRUNCATED = 0, 1, 2
-"""An agent's status after a step, in a world's part `end`."""
+"""Status of an agent after a step, in the entry `end` of a joint observation."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """The agents of a world, with their own spaces and the common ones.
+    """The agents of a multi-agent environment, their spaces, and the common spaces.
 
     Raises:
-        ValueError: the spaces are of kinds that cannot be padded to one.
+        ValueError: the spaces cannot be padded to a common one.
     """
 
     agents: tuple[str, ...]
     observations: tuple[Space, ...]
-    """Each agent's own observation space."""
+    """Observation space of each agent."""
     actions: tuple[Space, ...]
-    """Each agent's own action space."""
+    """Action space of each agent."""
     state: Box | None = None
-    """Space of the world's state, for a centralised critic; None: no state is observed."""
+    """Space of the global state, for a centralised critic; None if it is not observed."""
     masked: bool = False
-    """True if the world gives a mask of allowed actions at every step."""
+    """True if the environment returns a mask of allowed actions at every step."""
     native: tuple[NativeSpaces, ...] = ()
-    """Each agent's own observations and actions in the simulator, masks included."""
+    """The simulator's spaces of each agent, including masks."""
 
     def __post_init__(self) -> None:
-        """Check that there are common spaces for all agents."""
+        """Check that common spaces exist."""
         _ = self.observation, self.action
         if self.masked and mask_space(self.action) is None:
             raise ValueError("action_mask: the action space has no discrete part. Remove the mask.")
@@ -55,23 +54,23 @@ class Team:
 
     @property
     def observation(self) -> Space:
-        """One space that every agent's observations fit in."""
+        """Common observation space of the agents."""
         return common(self.observations, self.agents, "observation")
 
     @property
     def action(self) -> Space:
-        """One space that every agent's actions are taken from."""
+        """Common action space of the agents."""
         return common(self.actions, self.agents, "action")
 
     @property
     def mask(self) -> Space | None:
-        """Space of a row's mask; None if all actions of every row are always allowed."""
+        """Space of the action mask of a row; None if all actions are always allowed."""
         alike = all(space == self.actions[0] for space in self.actions)
         return mask_space(self.action) if self.masked or not alike else None
 
     @property
     def row(self) -> Dict:
-        """Observation space of a row of the batch."""
+        """Observation space of a row."""
         parts: dict[str, Space] = {"agent": Discrete(self.size), "obs": self.observation}
         if self.mask is not None:
             parts[MASK] = self.mask
@@ -81,7 +80,7 @@ class Team:
 
     @property
     def joint_observation(self) -> Dict:
-        """Observation space of the world as a whole: rows, and each agent's reward and end."""
+        """Joint observation space: the rows, and the reward and end of each agent."""
         parts: dict[str, Space] = {
             "obs": repeated((self.observation,) * self.size),
             "reward": Box((self.size,)),
@@ -95,36 +94,37 @@ class Team:
 
     @property
     def joint_action(self) -> Space:
-        """Action space of the world as a whole: [A, ...], with each agent's own bounds."""
-        return repeated(tuple(pad_like(own, self.action) for own in self.actions))
+        """Joint action space [A, ...], with the bounds of each agent."""
+        return repeated(tuple(pad_like(space, self.action) for space in self.actions))
 
     def join(self, values: Sequence[Any], xp: Any) -> Any:
-        """A observations, each in its agent's space -> one array (or pytree) [A, ...]."""
+        """Pad and stack A observations to arrays [A, ...]."""
         return _join(values, self.observations, self.observation, xp)
 
     def join_masks(self, masks: Sequence[Any], xp: Any) -> Any:
-        """A masks, each as long as its agent has actions (None: all) -> uint8 [A, n]."""
-        own = [mask_space(space) for space in self.actions]
+        """Pad and stack A masks to uint8 [A, n]; None allows all actions of an agent."""
+        spaces = [mask_space(space) for space in self.actions]
         full = [
-            _full(space) if mask is None else mask for mask, space in zip(masks, own, strict=True)
+            _full(space) if mask is None else mask
+            for mask, space in zip(masks, spaces, strict=True)
         ]
-        return _join(full, own, mask_space(self.action), xp)
+        return _join(full, spaces, mask_space(self.action), xp)
 
     def split(self, action: Any, xp: Any) -> tuple[Any, ...]:
-        """A joined action -> A actions, each in its agent's space."""
+        """Split a joint action into A actions, each in the space of its agent."""
         return tuple(
-            _agent_action(action, i, self.size, own, xp) for i, own in enumerate(self.actions)
+            _agent_action(action, i, self.size, space, xp) for i, space in enumerate(self.actions)
         )
 
     def to_agent_action(self, action: Any, i: int) -> Any:
-        """Convert a row's action to agent i's own space, in the simulator's form."""
-        own = _agent_action(action, 0, 1, self.actions[i], np)
+        """Convert the action of a row to the simulator's space of agent i."""
+        agent_action = _agent_action(action, 0, 1, self.actions[i], np)
         form = self.native[i].action
-        return own if form is None else decoder(form)(own)
+        return agent_action if form is None else decoder(form)(agent_action)
 
 
 def joined_state_space(observation: Any) -> Box:
-    """Space of all agents' padded observations, concatenated: for worlds without their own state.
+    """Return the space of all padded observations, concatenated, as a global state.
 
     Args:
         observation: `Team.joint_observation["obs"]`.
@@ -141,10 +141,15 @@ def joined_state_space(observation: Any) -> Box:
 
 
 def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
-    """The smallest space that all fit in: vectors and Discrete ones are padded to the largest.
+    """Return the smallest common space: vectors and Discrete are padded to the largest.
+
+    Args:
+        spaces: one per agent.
+        agents: names, for errors.
+        kind: "observation" or "action", for errors.
 
     Raises:
-        ValueError: the spaces differ in more than that.
+        ValueError: the spaces differ in more than their size.
     """
     first = spaces[0]
     if all(space == first for space in spaces):
@@ -156,7 +161,7 @@ def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
     if len(boxes) == len(spaces) and alike:
         size = max(box.shape[0] for box in boxes)
         low, high = (-1.0, 1.0) if boxes[0].bounded else (-np.inf, np.inf)
-        if all(box.is_bytes for box in boxes):  # which networks divide by 255
+        if all(box.is_bytes for box in boxes):  # networks divide bytes by 255
             low, high = 0.0, 255.0
         return Box((size,), low, high, boxes[0].dtype)
     other = next(i for i, space in enumerate(spaces) if not _padable(first, space))
@@ -180,21 +185,24 @@ def _words(space: Space) -> str:
     return str(space)
 
 
-def pad_like(own: Space, space: Space) -> Space:
-    """An agent's own space, made as large as the common one, with its own bounds."""
-    if not (isinstance(own, Box) and isinstance(space, Box)) or own.shape == space.shape:
-        return space if isinstance(own, Discrete) else own
-    more = space.shape[0] - own.shape[0]
-    edge = 1.0 if own.bounded else np.inf
+def pad_like(agent_space: Space, space: Space) -> Space:
+    """Pad the space of an agent to the size of the common one; keep its bounds."""
+    if (
+        not (isinstance(agent_space, Box) and isinstance(space, Box))
+        or agent_space.shape == space.shape
+    ):
+        return space if isinstance(agent_space, Discrete) else agent_space
+    missing = space.shape[0] - agent_space.shape[0]
+    edge = 1.0 if agent_space.bounded else np.inf
     low, high = (
-        np.concatenate([np.broadcast_to(bound, own.shape), np.full(more, pad)])
-        for bound, pad in ((own.low, -edge), (own.high, edge))
+        np.concatenate([np.broadcast_to(bound, agent_space.shape), np.full(missing, pad)])
+        for bound, pad in ((agent_space.low, -edge), (agent_space.high, edge))
     )
     return Box.between(low, high, space.dtype)
 
 
 def repeated(spaces: tuple[Space, ...]) -> Space:
-    """A spaces of one kind and shape, one per agent, as one space of arrays [A, ...]."""
+    """Stack A spaces of one kind and shape to one space of arrays [A, ...]."""
     first = spaces[0]
     if isinstance(first, Dict):
         return Dict(
@@ -214,48 +222,48 @@ def repeated(spaces: tuple[Space, ...]) -> Space:
 
 
 def mask_space(action: Space) -> Space | None:
-    """Space of the mask of an action space: uint8 [n] or [sum nvec], 1 = allowed.
+    """Return the space of the mask of an action space: uint8 [n] or [sum nvec], 1 = allowed.
 
-    Of a `Dict` of actions a `Dict` of the masks of its discrete parts; None if there are none.
+    For a `Dict`, return a `Dict` of the masks of its discrete entries. None without discrete parts.
     """
     if isinstance(action, Dict):
         parts = [(name, mask_space(part)) for name, part in action.spaces]
-        there = tuple((name, mask) for name, mask in parts if mask is not None)
-        return Dict(there) if there else None
+        masks = tuple((name, mask) for name, mask in parts if mask is not None)
+        return Dict(masks) if masks else None
     if isinstance(action, Box):
         return None
     return Box((action.n if isinstance(action, Discrete) else sum(action.nvec),), 0.0, 1.0, "uint8")
 
 
 def split_mask(space: Space) -> tuple[Space, bool]:
-    """(an observation space without its `action_mask`, True if it has one).
+    """Return an observation space without its `action_mask`, and True if it has one.
 
-    If one part is left, it is returned without its Dict: PettingZoo's convention is
+    A single remaining entry is returned without its Dict. PettingZoo's convention is
     {"observation": ..., "action_mask": ...}.
     """
     if not isinstance(space, Dict) or MASK not in dict(space.spaces):
         return space, False
-    rest = tuple(pair for pair in space.spaces if pair[0] != MASK)
-    return (rest[0][1] if len(rest) == 1 else Dict(rest)), True
+    others = tuple(pair for pair in space.spaces if pair[0] != MASK)
+    return (others[0][1] if len(others) == 1 else Dict(others)), True
 
 
 def split_mask_off(obs: Any, space: Space) -> tuple[Any, Any]:
-    """(observation without its `action_mask`, the mask or None), for what `split_mask` split."""
+    """Return an observation of `space` without its `action_mask`, and the mask or None."""
     if not split_mask(space)[1]:
         return obs, None
-    rest = {name: part for name, part in obs.items() if name != MASK}
-    return (next(iter(rest.values())) if len(rest) == 1 else rest), obs[MASK]
+    others = {name: part for name, part in obs.items() if name != MASK}
+    return (next(iter(others.values())) if len(others) == 1 else others), obs[MASK]
 
 
 def never_empty(mask: Any, xp: Any) -> Any:
-    """Allow everything if a mask [..., n] allows nothing, as of an ended or diverged world."""
+    """Allow all actions where a mask [..., n] allows none, such as after an episode end."""
     return xp.where(xp.any(mask > 0, axis=-1, keepdims=True), mask, xp.ones_like(mask))
 
 
-def _join(values: Sequence[Any], own: Sequence[Any], space: Any, xp: Any) -> Any:
+def _join(values: Sequence[Any], spaces: Sequence[Any], space: Any, xp: Any) -> Any:
     if isinstance(space, Dict):
         return {
-            name: _join([v[name] for v in values], [s[name] for s in own], part, xp)
+            name: _join([v[name] for v in values], [s[name] for s in spaces], part, xp)
             for name, part in space.spaces
         }
     dtype = space.dtype if isinstance(space, Box) else "int32"
@@ -266,19 +274,19 @@ def _join(values: Sequence[Any], own: Sequence[Any], space: Any, xp: Any) -> Any
 
 
 def _full(space: Any) -> Any:
-    """A mask that allows everything."""
+    """Return a mask that allows all actions."""
     if isinstance(space, Dict):
         return {name: _full(part) for name, part in space.spaces}
     return np.ones(space.shape, np.uint8)
 
 
-def _agent_action(action: Any, i: int, size: int, own: Space, xp: Any) -> Any:
-    """Agent i's part of a joined action."""
-    if isinstance(own, Dict):
-        return {name: _agent_action(action[name], i, size, part, xp) for name, part in own.spaces}
-    mine = action.reshape(size, -1)[i]
-    if isinstance(own, Discrete):
-        return xp.minimum(mine[0], own.n - 1)  # beyond its own actions: the last
-    if isinstance(own, MultiDiscrete):
-        return mine
-    return mine[: math.prod(own.shape)].reshape(own.shape)
+def _agent_action(action: Any, i: int, size: int, space: Space, xp: Any) -> Any:
+    """Return the action of agent i from a joint action."""
+    if isinstance(space, Dict):
+        return {name: _agent_action(action[name], i, size, part, xp) for name, part in space.spaces}
+    row = action.reshape(size, -1)[i]
+    if isinstance(space, Discrete):
+        return xp.minimum(row[0], space.n - 1)  # padding actions become the last one
+    if isinstance(space, MultiDiscrete):
+        return row
+    return row[: math.prod(space.shape)].reshape(space.shape)

@@ -1,4 +1,4 @@
-"""Turns one JAX environment into a batch: next-step auto-reset, fresh starts, divergence checks."""
+"""`VectorEnv`: a batch of one JAX task, with auto-reset, fresh starts and divergence checks."""
 
 import itertools
 import math
@@ -18,41 +18,40 @@ from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
 FEWEST_STARTS = 16
-"""The smallest number of starts to draw in advance. With fewer, environments repeat the starts of
-short episodes within a rollout, and long episodes have too small a share of the steps."""
+"""Minimum number of starts to draw in advance. With fewer, short episodes repeat starts within a
+rollout, and long episodes get too few steps."""
 
 
 class VectorState(struct.PyTreeNode):
     """State of N environments and M starts; see `VectorEnv` for M."""
 
-    task: EnvState  # [N, ...] the task's states
-    fresh: Tree  # (state, obs) [M, ...] the starts of the next episodes; () if drawn every step
-    place: Tree  # [N] int32 which of them the current episode took; () if drawn every step
-    turn: Tree  # [] int32 rollouts so far, if only some of the starts are drawn for each; else ()
+    task: EnvState  # [N, ...] states of the task
+    fresh: Tree  # (state, obs) [M, ...] starts of later episodes; () if drawn at every step
+    place: Tree  # [N] int32 start index of the current episode; () if drawn at every step
+    turn: Tree  # [] int32 number of rollouts if each draws only a part of the starts; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
     key: jax.Array  # a PRNG key
 
 
 class VectorEnv(Env):
-    """`num_envs` copies of a task under the environment protocol.
+    """N copies of a task as an `Env`.
 
-    If every step draws fresh starts, a step draws from its argument `key`, so that all draws of a
-    rollout can come before its first step. Otherwise the state contains a key, and the
-    arguments `key` of `step`, `raw_step` and `begin_rollout` are not used.
+    With `fresh_every_step`, a step uses its argument `key`, and all keys of a rollout can be drawn
+    before its first step. Otherwise the state holds a key, and the arguments `key` of `step`,
+    `raw_step` and `begin_rollout` are ignored.
 
     Args:
         task: one environment.
         num_envs: N.
-        fresh_every_step: draw a new start for every episode. Otherwise M starts are drawn by
-            `begin_rollout`, which costs less. M is N; where N < 16, ceil(16 / N) N.
-            Environment i takes start i, and with every episode the one `stride` places further (mod
-            M, with which it has no common divisor). So one environment uses each of the M starts
-            once before any is repeated: up to M episodes per rollout its starts have the same
-            distribution as if they were drawn for each. A task with expensive starts and long
-            episodes may define a `fresh_fraction`: only that part of the starts is drawn before a
-            rollout, in turn, and all are new after 1 / fresh_fraction rollouts.
-        stagger: begin first episodes at random steps of the task's time limit.
-        evaluation: M is N, because only the first episode of each environment counts.
+        fresh_every_step: draw a new start at every step. Otherwise `begin_rollout` draws M starts,
+            which costs less: M = N, or ceil(16 / N) N if N < 16. The first episode of environment
+            i takes start i, and each later episode the start `stride` further (mod M). Stride and M
+            are coprime, so an environment uses all M starts before it repeats one. For up to M
+            episodes per rollout, its starts have the same distribution as fresh ones. A task with
+            expensive resets and long episodes may define `fresh_fraction`: each rollout then
+            draws only this fraction of the starts, in turn.
+        stagger: start the first episodes at random steps of the time limit.
+        evaluation: use M = N, because only the first episode of each environment counts.
     """
 
     task: Any
@@ -66,7 +65,7 @@ class VectorEnv(Env):
         stagger: bool = False,
         evaluation: bool = False,
     ) -> None:
-        """Prepare the batch; nothing is computed yet."""
+        """Set up the batch without computing anything."""
         self.task = task = as_base_task(task)
         self.stagger = stagger
         self.fresh_every_step = fresh_every_step
@@ -88,18 +87,18 @@ class VectorEnv(Env):
         return strong_types(jax.vmap(self.task.reset)(keys))
 
     def reset(self, key: Key) -> tuple[VectorState, Obs]:
-        """A key -> (state, obs [N, ...])."""
+        """Start an episode in every environment; return (state, obs [N, ...])."""
         key, start_key = jax.random.split(key)
         count = self.spec.num_envs if self.fresh_every_step else self.num_starts
         starts = self._starts(start_key, count)
         task, obs = jax.tree.map(lambda x: x[: self.spec.num_envs], starts)
         in_turn = not self.fresh_every_step and self.fresh_per_rollout < self.num_starts
-        begun = task
+        first_states = task
         if self.stagger:
             keys = jax.random.split(stream(start_key, STAGGER), self.spec.num_envs)
-            begun = strong_types(jax.vmap(self.task.staggered)(keys, task))
+            first_states = strong_types(jax.vmap(self.task.staggered)(keys, task))
         state = VectorState(
-            task=begun,
+            task=first_states,
             fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, starts),
             place=() if self.fresh_every_step else jnp.arange(self.spec.num_envs, dtype=jnp.int32),
             turn=jnp.zeros((), jnp.int32) if in_turn else (),
@@ -109,7 +108,7 @@ class VectorEnv(Env):
         return state, cast_to_space(obs, self.spec.observation)
 
     def begin_rollout(self, state: VectorState, key: Key, progress: Scalar) -> VectorState:
-        """Draw the starts that this rollout's ended episodes will take."""
+        """Draw the starts of the next episodes in this rollout."""
         del progress
         if self.fresh_every_step:
             return state
@@ -123,30 +122,30 @@ class VectorEnv(Env):
         return state.replace(fresh=fresh, turn=(state.turn + 1) % self.num_starts, key=key)
 
     def starts(self, state: VectorState) -> Starts:
-        """The observations that episodes begin with until the next `begin_rollout`."""
+        """Return the first observations of episodes until the next `begin_rollout`."""
         return Starts(cast_to_space(state.fresh[1], self.spec.observation), state.place)
 
     def _next(self, state: VectorState, key: Key) -> tuple[EnvState, Obs, Tree]:
-        """(state, obs, place) [N, ...] of the episodes that would begin now."""
+        """Return (state, obs, place) [N, ...] of the next episodes."""
         if self.fresh_every_step:
             return *self._starts(key, self.spec.num_envs), ()
         place = (state.place + self.stride) % self.num_starts
         return *jax.tree.map(lambda x: x[place], state.fresh), place
 
     def to_simulator(self, action: EnvAction, obs: Obs = None) -> EnvAction:
-        """The policy's action [N, ...] as the simulator takes it."""
+        """Return the policy's actions [N, ...] in the form of the simulator."""
         del obs
         return jax.vmap(self.task.to_simulator)(action)
 
     def raw_step(
         self, key: Key, state: VectorState, action: EnvAction
     ) -> tuple[EnvState, TaskStep]:
-        """Return (states, TaskStep) [N, ...] of the next step, before its values are checked."""
+        """Return (states, TaskStep) [N, ...] of the next step, without the divergence check."""
         _, step_key, _ = self._split(key, state)
         return self._advance(step_key, state.task, action)
 
     def _split(self, key: Key, state: VectorState) -> Key:
-        """The keys of the next state, of the tasks' steps and of fresh starts, [3]."""
+        """Return the keys of the next state, of the step and of fresh starts, [3]."""
         return jax.random.split(key if self.fresh_every_step else state.key, 3)
 
     def _advance(self, key: Key, task: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
@@ -155,7 +154,7 @@ class VectorEnv(Env):
         return jax.vmap(self.task.step)(keys, task, action)
 
     def step(self, key: Key, state: VectorState, action: EnvAction) -> tuple[VectorState, EnvStep]:
-        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        """Step all environments with actions [N, ...]; see `Env`."""
         next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         task, out = self._advance(step_key, state.task, action)
@@ -181,43 +180,43 @@ class VectorEnv(Env):
 
 
 class VmapEnv(Env):
-    """G environments, or worlds of A agents, with a key for each: a batch of G x A rows.
+    """G environments of A agents each (or 1), with one key per environment: G x A rows.
 
-    So an evaluation's episode does not depend on the others.
+    An evaluation episode then does not depend on the other ones.
 
     Args:
-        env: one environment or world.
+        env: one environment.
         count: G.
     """
 
     def __init__(self, env: Env, count: int) -> None:
-        """Prepare the batch; nothing is computed yet."""
+        """Set up the batch without computing anything."""
         self.env = env
         self.count = count
         self.spec = replace(env.spec, num_envs=count * env.spec.num_envs)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Keys [G] -> (state, obs [N, ...])."""
+        """Start an episode in every environment from keys [G]; return (state, obs [N, ...])."""
         state, obs = jax.vmap(self.env.reset)(key)
         return state, _join_groups(obs)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
-        """(keys [G], state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        """Step all environments with keys [G] and actions [N, ...]; see `Env`."""
         groups = jax.tree.map(lambda x: x.reshape(self.count, -1, *x.shape[1:]), action)
         state, out = jax.vmap(self.env.step)(key, state, groups)
         return state, _join_groups(out)
 
 
 def _join_groups(tree: T) -> T:
-    """Arrays [G, A, ...] as [G * A, ...]."""
+    """Reshape arrays [G, A, ...] to [G * A, ...]."""
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
 def stride(num_starts: int) -> int:
-    """Distance between an environment's consecutive starts among all.
+    """Return the distance between the start indices of consecutive episodes.
 
-    It has no common divisor with their number, so that all are used, and is near the number's
-    golden section, so that neighbouring environments do not take each other's starts in turn.
+    It is coprime with `num_starts`, so all starts are used. It is near the golden section of
+    `num_starts`, so neighbouring environments do not reuse each other's starts soon.
     """
     section = num_starts * (math.sqrt(5) - 1) / 2
     below = int(section)
@@ -230,12 +229,12 @@ def stride(num_starts: int) -> int:
 
 
 def strong_types(tree: T) -> T:
-    """The same arrays without weak types, which recompile a function of its own output."""
+    """Return the arrays without weak types, which would cause a second compilation."""
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), tree)
 
 
 def select(mask: jax.Array, on_true: T, on_false: Tree) -> T:
-    """Per environment, `on_true` where mask [N] else `on_false`, in the dtypes of `on_true`."""
+    """Select per environment: `on_true` where mask [N], else `on_false`, in the former's dtypes."""
 
     def pick(a: jax.Array, b: jax.Array) -> jax.Array:
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
@@ -248,34 +247,34 @@ def select(mask: jax.Array, on_true: T, on_false: Tree) -> T:
 
 
 def cast_to_space(obs: Obs, space: Space) -> Obs:
-    """Cast integers in observations to the floats or bools of their space.
+    """Cast integer observations to the float or bool dtypes of their space.
 
     Raises:
         ValueError: as `check_dtypes`.
     """
 
     def cast(x: jax.Array, declared: np.ndarray) -> jax.Array:
-        whole = not jnp.issubdtype(x.dtype, jnp.floating)
-        return x.astype(declared.dtype) if whole and declared.dtype.kind in "fb" else x
+        is_integer = not jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(declared.dtype) if is_integer and declared.dtype.kind in "fb" else x
 
     check_dtypes(obs, space)
     return jax.tree.map(cast, obs, example(space))
 
 
 def check_dtypes(obs: Obs, space: Space, where: str = "env.name") -> None:
-    """Raise ValueError if a space of integers cannot hold the dtype of its observation.
+    """Raise ValueError if an integer space cannot hold the dtype of its observation.
 
     Args:
         obs: arrays or their shapes.
-        space: of the observation.
-        where: the environment, for errors.
+        space: the observation space.
+        where: the config field, for errors.
     """
     values = jax.tree_util.tree_leaves_with_path(obs)
     for (path, x), declared in zip(values, jax.tree.leaves(example(space)), strict=True):
         is_float = jnp.issubdtype(x.dtype, jnp.floating)
         if declared.dtype.kind in "iu" and (is_float or not np.can_cast(x.dtype, declared.dtype)):
-            whole = jax.tree_util.GetAttrKey("observation"), *path
-            name = jax.tree_util.keystr(whole, simple=True, separator=".")
+            full_path = jax.tree_util.GetAttrKey("observation"), *path
+            name = jax.tree_util.keystr(full_path, simple=True, separator=".")
             raise ValueError(
                 f"{where}: {name} is {x.dtype}, but its space is {declared.dtype}. Return "
                 f"{declared.dtype}, or declare another space."
@@ -283,11 +282,11 @@ def check_dtypes(obs: Obs, space: Space, where: str = "env.name") -> None:
 
 
 def bounded(tree: Tree) -> jax.Array:
-    """True if no float of an environment's arrays [N, ...] is NaN or beyond ±LARGEST, bool [N]."""
+    """Return True where no float in arrays [N, ...] is NaN or beyond ±LARGEST, bool [N]."""
     leaves = jax.tree.leaves(tree)
     ok = jnp.ones(len(leaves[0]), bool)
     for x in leaves:
         if jnp.issubdtype(x.dtype, jnp.floating):
-            wide = jnp.promote_types(x.dtype, jnp.float32)  # LARGEST is infinite in float16
-            ok &= jnp.all(jnp.abs(x.reshape(len(x), -1).astype(wide)) <= LARGEST, axis=1)
+            dtype = jnp.promote_types(x.dtype, jnp.float32)  # LARGEST is infinite in float16
+            ok &= jnp.all(jnp.abs(x.reshape(len(x), -1).astype(dtype)) <= LARGEST, axis=1)
     return ok

@@ -48,16 +48,16 @@ GLOBAL_STATE_OPTION = Option(False, "Also observe the global state, for a centra
 def count_worlds(
     config: EnvConfig, num_agents: int, num_envs: int, *, evaluation: bool = False
 ) -> int:
-    """The number of worlds that have `num_envs` rows; rounded up in an evaluation.
+    """Return the number of environment copies for `num_envs` rows; rounded up for evaluations.
 
     Raises:
-        ValueError: the rows are not a whole number of worlds.
+        ValueError: `num_envs` is not a multiple of the number of agents.
     """
     if evaluation:
         return -(-num_envs // num_agents)
     if num_envs % num_agents:
         parts = max(config.num_envs // num_envs, 1)
-        # The suggestion has the number's powers of 2 up to 8, for minibatches.
+        # The suggestion keeps powers of 2 up to 8 as divisors, for minibatches.
         step = math.lcm(parts * num_agents, math.gcd(config.num_envs, 8))
         shards = f" x {parts} shards" if parts > 1 else ""
         raise ValueError(
@@ -69,10 +69,10 @@ def count_worlds(
 
 
 def wants_global_state(config: EnvConfig) -> bool:
-    """True if rows are to observe the state of their world.
+    """Return True if rows also observe the global state.
 
     Raises:
-        ValueError: the option is neither true nor false.
+        ValueError: the option is not a bool.
     """
     value = config.options.get(GLOBAL_STATE, False)
     if not isinstance(value, bool):
@@ -81,24 +81,24 @@ def wants_global_state(config: EnvConfig) -> bool:
 
 
 class JointTask(ReturnPreservingWrapper):
-    """A `MultiTask` as a `Task`: one environment with the observations of all its agents.
+    """A `MultiTask` as a `Task`: one environment that observes and acts for all agents.
 
     Args:
-        task: the world, within its time limit.
-        global_state: add the state of the world to the observation.
+        task: the multi-agent task, inside its time limit.
+        global_state: add the global state to the observation.
     """
 
     team: Team
 
     class State(NamedTuple):
-        """State of one world."""
+        """State of one environment copy."""
 
         task: Any
         alive: jax.Array  # [A] bool
-        seen: Any  # the agents' last observations, [A, ...]
+        seen: Any  # last observations of the agents, [A, ...]
 
     def __init__(self, task: Any, *, global_state: bool = False) -> None:
-        """Pad the agents' spaces to common ones; nothing is computed yet."""
+        """Pad the spaces of the agents to a common one."""
         super().__init__(task)
         task = self.task
         split = [split_mask(space) for space in task.observation]
@@ -118,22 +118,22 @@ class JointTask(ReturnPreservingWrapper):
         self.action = flat_space(team.joint_action)
 
     def unwrap(self, state: State) -> EnvState:
-        """The innermost task's state."""
+        """Return the innermost task's state."""
         return super().unwrap(state.task)
 
     def reset(self, key: Key) -> tuple[State, Obs]:
-        """(key) -> (state, observation)."""
+        """Start an episode; return (state, joint observation)."""
         task, obs = self.task.reset(key)
         state = self.State(task, jnp.ones(self.team.size, bool), self._seen(obs))
-        nothing = jnp.zeros(self.team.size)
-        return state, self._observation(state, nothing, nothing.astype(jnp.uint8))
+        zeros = jnp.zeros(self.team.size)
+        return state, self._observation(state, zeros, zeros.astype(jnp.uint8))
 
     def staggered(self, key: Key, state: State) -> State:
-        """The state with a random part of the time limit gone."""
+        """Return the state with a random number of steps of the time limit elapsed."""
         return state._replace(task=self.task.staggered(key, state.task))
 
     def step(self, key: Key, state: State, action: EnvAction) -> tuple[State, TaskStep]:
-        """Take one step of all agents; the world is done when all agents are."""
+        """Take one step of all agents. The episode ends when all agents are done."""
         task, out = self.task.step(key, state.task, self.team.split(action, jnp))
         terminated = jnp.asarray(out.terminated, bool)
         end = jnp.where(terminated, TERMINATED, jnp.where(out.truncated, TRUNCATED, ALIVE))
@@ -150,18 +150,18 @@ class JointTask(ReturnPreservingWrapper):
         )
 
     def _seen(self, obs: tuple[Obs, ...]) -> dict[str, Any]:
-        """The agents' observations [A, ...] and masks."""
+        """Return the observations [A, ...] and masks of the agents."""
         split = [
-            split_mask_off(own, space)
-            for own, space in zip(obs, self.task.observation, strict=True)
+            split_mask_off(agent_obs, space)
+            for agent_obs, space in zip(obs, self.task.observation, strict=True)
         ]
-        seen = {"obs": self.team.join([own for own, _ in split], jnp)}
+        seen = {"obs": self.team.join([agent_obs for agent_obs, _ in split], jnp)}
         if self.team.mask is not None:
             seen[MASK] = self.team.join_masks([mask for _, mask in split], jnp)
         return seen
 
     def _observation(self, state: State, reward: jax.Array, end: jax.Array) -> dict[str, Any]:
-        """The world's observation, in the space `Team.joint_observation`."""
+        """Return the joint observation, in the space `Team.joint_observation`."""
         out = {**state.seen, "reward": reward, "end": end}
         if self.team.state is not None:
             out["state"] = (
@@ -173,27 +173,27 @@ class JointTask(ReturnPreservingWrapper):
 
 
 class MultiAgentState(struct.PyTreeNode):
-    """W worlds of A agents."""
+    """State of W environment copies of A agents."""
 
-    worlds: Any  # the state of the batch of worlds
+    worlds: Any  # state of the batch of copies
     alive: jax.Array  # [W, A] bool: agents that are not done in the current episode
 
     @property
     def task(self) -> EnvState:
-        """The states of the tasks, of worlds in JAX."""
+        """The states of the tasks, for tasks in JAX."""
         return self.worlds.task
 
 
 class MultiAgentEnv(Env):
-    """A batch of W worlds as W x A rows.
+    """W copies of a multi-agent environment as W x A rows, one per agent.
 
     Args:
         worlds: environments with the spaces `team.joint_observation` and `team.joint_action`.
-        team: the agents of a world.
+        team: the agents.
     """
 
     def __init__(self, worlds: "VectorEnv | HostEnv", team: Team) -> None:
-        """Store the worlds, which `close` closes."""
+        """Store the environments; `close` closes them."""
         assert not worlds.spec.absent, (
             "absent agents are not supported here: make each agent a separate row"
         )
@@ -209,12 +209,12 @@ class MultiAgentEnv(Env):
             num_agents=team.size,
             agents=team.agents,
             team=team,
-            known_starts=False,  # they are known for worlds, and not for rows
+            known_starts=False,  # known for the copies, not for rows
         )
 
     @property
     def failure(self) -> Exception | None:
-        """The error on the host, if there was one."""
+        """See `Env.failure`."""
         return self.worlds.failure
 
     @property
@@ -223,60 +223,60 @@ class MultiAgentEnv(Env):
         return self.worlds.diverged_value
 
     def close(self) -> None:
-        """Close simulators on the host."""
+        """Close host simulators."""
         self.worlds.close()
 
     def continue_at(self, update: int, progress: float) -> None:
-        """Call `continue_at` of the worlds."""
+        """See `Env.continue_at`."""
         self.worlds.continue_at(update, progress)
 
     def render_frame(self, obs: Obs) -> Any:
-        """A picture of world 0, of worlds on the host; see `HostEnv.render_frame`."""
+        """Return a frame of the first host simulator; see `HostEnv.render_frame`."""
         return cast("HostEnv", self.worlds).render_frame(obs)
 
     def to_simulator(self, action: EnvAction, obs: Obs) -> EnvAction:
-        """Convert the policy's actions [N, ...] to the agents', by the rows' observations.
+        """Convert the policy's actions [N, ...] to the bounds and choices of each row's agent.
 
-        They keep the common shape, with the bounds and the choices of each row's agent.
+        The agents follow from the observations of the rows. The padded shape stays.
         """
         first, *_ = self.team.actions
         chosen = self._in_bounds(action, first)
-        for i, own in enumerate(self.team.actions):
-            if own != first:
-                chosen = select(obs["agent"] == i, self._in_bounds(action, own), chosen)
+        for i, space in enumerate(self.team.actions):
+            if space != first:
+                chosen = select(obs["agent"] == i, self._in_bounds(action, space), chosen)
         return chosen
 
-    def _in_bounds(self, action: EnvAction, own: Space) -> EnvAction:
-        """Return actions [N, ...] with the bounds, or the choices, of an agent's own space."""
+    def _in_bounds(self, action: EnvAction, space: Space) -> EnvAction:
+        """Return actions [N, ...] within the bounds or choices of the space of one agent."""
         common = self.team.action
-        action = from_unit(action, flat_space(pad_like(own, common)))
-        if isinstance(own, Discrete) and own != common:
-            return jnp.minimum(action, own.n - 1)
+        action = from_unit(action, flat_space(pad_like(space, common)))
+        if isinstance(space, Discrete) and space != common:
+            return jnp.minimum(action, space.n - 1)
         return action
 
     def reset(self, key: Key) -> tuple[MultiAgentState, Obs]:
-        """A key -> (state, obs [N, ...])."""
+        """Start an episode in every environment; return (state, obs [N, ...])."""
         return self._begun(*self.worlds.reset(key))
 
     def begin(self, seeds: Any) -> tuple[MultiAgentState, Any]:
-        """Start an episode of each world on the host from its own seed; see `HostEnv.begin`."""
+        """Start an episode of each host simulator from its seed; see `HostEnv.begin`."""
         return self._begun(*cast("HostEnv", self.worlds).begin(seeds))
 
     def _begun(self, worlds: Any, obs: Any) -> tuple[MultiAgentState, Any]:
-        """The state before the first step, and the rows' observations."""
+        """Return the state before the first step, and the observations of the rows."""
         return MultiAgentState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
 
     def begin_rollout(self, state: MultiAgentState, key: Key, progress: Scalar) -> MultiAgentState:
-        """Prepare the worlds; see `Env`."""
+        """See `Env.begin_rollout`."""
         return state.replace(worlds=self.worlds.begin_rollout(state.worlds, key, progress))
 
     def step(
         self, key: Key, state: MultiAgentState, action: EnvAction
     ) -> tuple[MultiAgentState, EnvStep]:
-        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        """Step all environments with actions [N, ...]; see `Env`."""
         worlds, out = self.worlds.step(key, state.worlds, self._joint(action))
         valid = out.valid[:, None] & state.alive
-        diverged = out.diverged[:, None] & state.alive  # one agent's NaN ends its world
+        diverged = out.diverged[:, None] & state.alive  # NaN of one agent ends its episode for all
         end = out.obs["end"].reshape(self.shape)
         terminated = valid & (end == TERMINATED)
         truncated = valid & (end == TRUNCATED) & ~terminated
@@ -296,15 +296,15 @@ class MultiAgentEnv(Env):
     def raw_step(
         self, key: Key, state: MultiAgentState, action: EnvAction
     ) -> tuple[EnvState, TaskStep]:
-        """See `VectorEnv.raw_step`; the rows are worlds, [W, ...]."""
+        """See `VectorEnv.raw_step`; rows are environment copies, [W, ...]."""
         return cast("VectorEnv", self.worlds).raw_step(key, state.worlds, self._joint(action))
 
     def _joint(self, action: EnvAction) -> EnvAction:
-        """Actions [N, ...] of all rows as joint actions of worlds, [W, ...]."""
+        """Join the actions [N, ...] of the rows to joint actions [W, ...]."""
         return jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
 
     def _rows(self, obs: Obs) -> dict[str, Any]:
-        """Observations of W worlds as rows, one for each agent."""
+        """Split joint observations [W, ...] into rows [N, ...], one per agent."""
         num_worlds, size = self.shape
         rows = {"agent": jnp.tile(jnp.arange(size, dtype=jnp.int32), num_worlds)}
         for name, space in self.team.row.spaces:

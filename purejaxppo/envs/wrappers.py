@@ -180,16 +180,16 @@ class ActionRepeat(WithoutSlide):
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Step the task `repeats` times or until the episode ends."""
 
-        def once(so_far: Any, key: Key) -> tuple[Any, None]:
-            state, out = so_far
+        def repeat(carry: Any, key: Key) -> tuple[Any, None]:
+            state, out = carry
             # A copy: some simulators write into the dicts of their argument.
             after, now = self.task.step(key, jax.tree.map(lambda x: x, state), action)
             now = now._replace(reward=out.reward + now.reward)
-            return select(out.terminated | out.truncated, so_far, (after, now)), None
+            return select(out.terminated | out.truncated, carry, (after, now)), None
 
         shapes = jax.eval_shape(self.task.step, key, state, action)[1]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.scan(once, (state, zeros), jax.random.split(key, self.repeats))[0]
+        return jax.lax.scan(repeat, (state, zeros), jax.random.split(key, self.repeats))[0]
 
 
 def unit_space(space: Space) -> Space:
@@ -259,13 +259,15 @@ class PartialObservation(ReturnPreservingWrapper):
                 f"env.obs_indices = {list(indices)}: indices must be from 0 to {space.shape[0] - 1}"
             )
         self.indices, self.privileged_obs = np.array(indices), privileged_obs
-        seen = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)
-        self.observation = Dict.of({"obs": seen, "state": space}) if privileged_obs else seen
+        observed = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)
+        self.observation = (
+            Dict.of({"obs": observed, "state": space}) if privileged_obs else observed
+        )
 
     def see(self, obs: Obs) -> Obs:
         """Return the observed entries of an observation [F]."""
-        seen = obs[self.indices]
-        return {"obs": seen, "state": obs} if self.privileged_obs else seen
+        observed = obs[self.indices]
+        return {"obs": observed, "state": obs} if self.privileged_obs else observed
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Reset the task; return (state, observed entries)."""
