@@ -1,14 +1,14 @@
-"""Families of environments: how an adapter declares one, and how it is found by its name.
+"""Families of environments: their declarations, and how to load them by name.
 
-A family is a simulator, or a collection of tasks, whose tasks have names `family/task`. Its adapter
-ends with a declaration, `FAMILY = Family(...)`, and is listed in `ADAPTERS`. Another package adds a
-family by an entry point of the group `purejaxppo.envs`, which names such a declaration:
+A family is a simulator or a collection of tasks; its tasks have names `family/task`. Each adapter
+declares `FAMILY = Family(...)` and is listed in `ADAPTERS`. Other packages add a family by an entry
+point of the group `purejaxppo.envs`:
 
     [project.entry-points."purejaxppo.envs"]
     maze = "my_package.maze:FAMILY"
 
-Modules with declarations import their simulators inside of functions, so that all families can be
-listed without them.
+Modules with a declaration import the simulator inside functions only. All families can then be
+listed without it.
 """
 
 import functools
@@ -27,7 +27,7 @@ from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.options import Options, checked, of_task, split
 
 GROUP = "purejaxppo.envs"
-"""The group of entry points that declare families."""
+"""Entry point group of families."""
 ADAPTERS = {
     "brax": "purejaxppo.envs.adapters.brax",
     "craftax": "purejaxppo.envs.adapters.craftax",
@@ -47,22 +47,22 @@ ADAPTERS = {
     "unity": "purejaxppo.envs.engines.unity.adapter",
     "xminigrid": "purejaxppo.envs.adapters.xminigrid",
 }
-"""The library's families and the modules of their declarations."""
+"""Built-in families, and the modules of their declarations."""
 
 
 class MakeTask(Protocol):
-    """Makes one environment in JAX."""
+    """A function that creates one environment in JAX."""
 
     def __call__(self, name: str, config: EnvConfig, /) -> BaseTask | Task | MultiTask:
-        """(name of a task without its family, config) -> one environment.
+        """Create a task; `name` is without the family.
 
         Raises:
-            ValueError: a wrong option.
+            ValueError: an invalid option.
         """
 
 
 class MakeBatch(Protocol):
-    """Makes a batch of environments on the host."""
+    """A function that creates a batch of host simulators."""
 
     def __call__(
         self,
@@ -76,58 +76,58 @@ class MakeBatch(Protocol):
         render: bool,
         first: int,
     ) -> Any:
-        """(name of a task without its family, config, N) -> N rows, an `Env`; see `registry.make`.
+        """Create an `Env` of `num_envs` rows; `name` is without the family. See `registry.make`.
 
         Raises:
-            ValueError: a wrong option, or N rows are not a whole number of worlds.
+            ValueError: an invalid option, or `num_envs` is not a multiple of the agents.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """The declaration of a family: its tasks, how they are made, and what its names mean.
+    """The declaration of a family of environments.
 
-    It has `make_task` or, if the simulator runs on the host, `make_batch`.
+    Set `make_task` for a simulator in JAX, `make_batch` for a host simulator.
     """
 
     about: str
-    """A few words for `purejaxppo list envs`."""
+    """Short description for `purejaxppo list envs`."""
     tasks: Callable[[], list[str]]
-    """() -> names of tasks, without the family; may import the simulator."""
+    """() -> names of the tasks without the family. It may import the simulator."""
     make_task: MakeTask | None = None
     make_batch: MakeBatch | None = None
     requires: str = "jax"
-    """The module to import for the simulator."""
+    """Module of the simulator."""
     package: str = ""
-    """The module's package on PyPI, if its name differs."""
+    """Package of that module on PyPI, if the name differs."""
     names: Literal["task", "reference", "id", "module", "program"] = "task"
-    """The part of env.name after the family: a listed task; a listed task or a reference
-    (`file.py:Name` or `module:Name`); a reference or any other name; a reference or a module; or
-    the path of a program."""
+    """Form of env.name after the family. "task": a listed task. "reference": a listed task or a
+    reference (`file.py:Name`, `module:Name`). "id": a reference or any other name. "module": a
+    reference or a module. "program": the path of a program."""
     backends: tuple[str, ...] = ()
-    """Values of env.backend; the first one is the default."""
+    """Values of env.backend; the first is the default."""
     lapack: tuple[str, ...] = ()
-    """Back ends that call LAPACK for many environments at once; "" is the default back end."""
+    """Back ends that call LAPACK in batches; "" is the default back end."""
     options: Options = field(default_factory=dict)
-    """The options of its tasks; they are checked before a task is made."""
+    """Options of the tasks, checked before a task is created."""
     more_options: str = ""
-    """Where further options come from, such as "arguments of the task's class", which `make_task`
-    or `make_batch` checks; "" without further options."""
+    """Description of further options, such as "arguments of the task's class"; "" if none are
+    allowed. `make_task` or `make_batch` checks them."""
     not_options: Mapping[str, str] = field(default_factory=dict)
-    """Names that users may mistake for options -> the setting to use instead."""
+    """Names that are not options -> a sentence with the setting to use instead."""
     randomizes: bool = False
-    """True if a simulator on the host supports env.randomize and env.curriculum; in JAX the tasks'
-    `parameters` do."""
+    """True if a host simulator supports env.randomize and env.curriculum. In JAX, the `parameters`
+    of the task define what can vary."""
     report: Callable[[Any, Any, int, str], str] | None = None
-    """(task, controller, seed, image file to write) -> text that `purejaxppo evaluate` prints."""
+    """(task, controller, seed, path of an image to write) -> text printed by `evaluate`."""
 
     @property
     def on_host(self) -> bool:
-        """True if the simulator runs on the host: in one shard, and not restored on resuming."""
+        """True for a host simulator: one shard, and its state is not restored on resume."""
         return self.make_batch is not None
 
     def has_task(self, name: str) -> bool:
-        """Return True if `name` may be a task; custom ones are checked when they are made."""
+        """Return True if `name` can be a task. Custom tasks are checked when they are created."""
         match self.names:
             case "task":
                 return name in self.tasks()
@@ -137,34 +137,34 @@ class Family:
 
 
 def with_checked_options(family: Family, name: str, config: EnvConfig) -> EnvConfig:
-    """Return the config of a task with the declared options in their types.
+    """Return the config with the declared options checked and cast to their types.
 
     Raises:
-        ValueError: an unknown option, or a wrong value.
+        ValueError: an unknown option or an invalid value.
     """
     for option, instead in family.not_options.items():
         if option in config.options:
             raise ValueError(f"env.options.{option}: {instead}")
     options = of_task(family.options, name)
-    ours, others = split(config.options, options) if family.more_options else (config.options, {})
-    return replace(config, options={**checked(config.name, ours, options), **others})
+    known, others = split(config.options, options) if family.more_options else (config.options, {})
+    return replace(config, options={**checked(config.name, known, options), **others})
 
 
 @functools.cache
 def declared() -> dict[str, list[EntryPoint]]:
-    """Return the declarations of families by name: the library's and other packages'."""
-    ours = [EntryPoint(name, f"{module}:FAMILY", GROUP) for name, module in ADAPTERS.items()]
+    """Return the entry points of all families by name, built-in and from other packages."""
+    builtin = [EntryPoint(name, f"{module}:FAMILY", GROUP) for name, module in ADAPTERS.items()]
     by_name: dict[str, list[EntryPoint]] = {}
-    for entry_point in (*ours, *metadata.entry_points(group=GROUP)):
+    for entry_point in (*builtin, *metadata.entry_points(group=GROUP)):
         by_name.setdefault(entry_point.name, []).append(entry_point)
     return dict(sorted(by_name.items()))
 
 
 def load(name: str) -> Family:
-    """Return the declaration of a family; the simulator is not imported.
+    """Return the declaration of a family without importing the simulator.
 
     Raises:
-        ValueError: unknown family, several declarations of it, or one that cannot be loaded.
+        ValueError: the family is unknown, is declared more than once, or cannot be loaded.
     """
     entry_points = declared().get(name)
     if entry_points is None:
@@ -172,7 +172,7 @@ def load(name: str) -> Family:
         raise ValueError(f"env.name: unknown family {name!r}. {hint}")
     entry_point, *others = entry_points
     if others:
-        owners = [_owner(one) for one in entry_points]
+        owners = [_owner(point) for point in entry_points]
         raise ValueError(
             f"env.name: the family {name!r} is declared by {' and by '.join(owners)}. Uninstall "
             f"{owners[-1]}, or rename its entry point."
@@ -182,11 +182,11 @@ def load(name: str) -> Family:
     except ModuleNotFoundError as error:
         if name in ADAPTERS:
             raise not_installed(name, error.name or "") from error
-        raise _broken(entry_point, f"{type(error).__name__}: {error}") from error
+        raise _load_error(entry_point, f"{type(error).__name__}: {error}") from error
     except Exception as error:
-        raise _broken(entry_point, f"{type(error).__name__}: {error}") from error
+        raise _load_error(entry_point, f"{type(error).__name__}: {error}") from error
     if not isinstance(family, Family):
-        raise _broken(entry_point, f"it is a {type(family).__name__}, not a Family")
+        raise _load_error(entry_point, f"it is a {type(family).__name__}, not a Family")
     return family
 
 
@@ -197,19 +197,19 @@ def check_installed(name: str, family: Family) -> None:
 
 
 def not_installed(name: str, package: str) -> ValueError:
-    """Return the error of a family that lacks a package."""
-    wanted = f"purejaxppo[{name}]" if name in ADAPTERS else package
-    return ValueError(f"{package} is not installed. Run: pip install '{wanted}'")
+    """Return the error for a missing package."""
+    requirement = f"purejaxppo[{name}]" if name in ADAPTERS else package
+    return ValueError(f"{package} is not installed. Run: pip install '{requirement}'")
 
 
 def _owner(entry_point: EntryPoint) -> str:
-    """Return the distribution of an entry point, with its version."""
+    """Return the distribution and version of an entry point."""
     dist = entry_point.dist
     return "purejaxppo" if dist is None else f"{dist.name} {dist.version}"
 
 
-def _broken(entry_point: EntryPoint, problem: str) -> ValueError:
-    """Return the error of an entry point that cannot be used."""
+def _load_error(entry_point: EntryPoint, problem: str) -> ValueError:
+    """Return the error for an entry point that cannot be loaded."""
     owner = _owner(entry_point)
     return ValueError(
         f"env.name: the family {entry_point.name!r} of {owner} cannot be loaded from "

@@ -1,11 +1,11 @@
-"""Options of tasks, `env.options`, as data: checks, lists and documentation derive from these.
+"""Declarations of task options (`env.options`), for checks, lists and documentation.
 
-An adapter declares its options by name, as in
+An adapter declares its options by name:
 
     OPTIONS = {"view_size": Option(5, "Side of the square that the agent sees.", low=3)}
 
-Options that belong to a simulator, such as the arguments of its classes, are read from it when a
-task is made, and checked in the same way.
+Options of the simulator itself, such as arguments of its classes, are read from it when a task is
+created, and checked in the same way.
 """
 
 import math
@@ -19,26 +19,26 @@ from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import Scalar
 
 PLACEHOLDER = "NAME"
-"""Placeholder for a name that users choose, as in `parameters.NAME`."""
+"""Placeholder for a name chosen by the user, as in `parameters.NAME`."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its default, its meaning and the values that it takes.
+    """One option: its default, help text and allowed values.
 
     Args:
-        default: the default, which also gives the type of values; None: the simulator's default.
-        help: its meaning, in a sentence.
-        low: the smallest value.
-        above: values are greater than this.
-        high: the largest value.
-        choices: allowed texts; empty: any text.
-        kind: type of the values of an option without a default.
-        parse: (name, value) -> the value as the adapter reads it, where types and ranges are not
-            enough; raises ValueError for a wrong value.
+        default: default value, which also sets the type; None keeps the simulator's default.
+        help: one sentence for users.
+        low: smallest allowed value.
+        above: exclusive lower bound.
+        high: largest allowed value.
+        choices: allowed strings; () allows any.
+        kind: type of an option without a default.
+        parse: (name, value) -> parsed value, if types and ranges are not enough. It raises
+            ValueError for an invalid value.
         tasks: patterns of the tasks that have the option.
-        refers: what a text names: references to custom code, separated by commas, a program that is
-            started, or another path.
+        refers: what a string value names: "code" (references to custom code, separated by commas),
+            "program" (a program to start) or "path" (another path).
     """
 
     default: Scalar | None
@@ -53,13 +53,13 @@ class Option:
     refers: Literal["", "code", "program", "path"] = ""
 
     def read(self, name: str, value: Any) -> Any:
-        """Return a value in the option's type.
+        """Check a value and return it in the type of the option.
 
-        A whole float such as 2.0 may replace an int, and an int a float.
+        A whole float such as 2.0 is accepted as an int, and an int as a float.
 
         Args:
-            name: full name of the option, for messages.
-            value: from `env.options`.
+            name: full name of the option, for errors.
+            value: value in `env.options`.
 
         Raises:
             ValueError: a wrong type, or a value that is not allowed.
@@ -84,7 +84,7 @@ class Option:
         number = whole(value) if kind is int else None
         if number is not None:
             return number
-        is_text = isinstance(value, str) and kind is str  # also a reference
+        is_text = isinstance(value, str) and kind is str  # includes code references
         if is_text or type(value) is kind or (kind is float and type(value) is int):
             return value
         if kind in KINDS:
@@ -97,7 +97,7 @@ Options = Mapping[str, Option]
 
 
 def of_task(options: Options, task: str) -> dict[str, Option]:
-    """Return the options that a task has; its name is without the family."""
+    """Return the options of a task; its name is without the family."""
     return {
         name: option
         for name, option in options.items()
@@ -106,53 +106,53 @@ def of_task(options: Options, task: str) -> dict[str, Option]:
 
 
 def from_values(values: Mapping[str, Any]) -> dict[str, Option]:
-    """Return the options of a simulator whose defaults are `values`."""
+    """Return options with the names and defaults of `values`."""
     return {name: Option(value, "") for name, value in values.items()}
 
 
 def unchecked(names: Iterable[str]) -> dict[str, Option]:
-    """Return the options of a simulator that checks their values itself."""
+    """Return options that accept any value; the simulator checks them."""
     return {name: Option(None, "", parse=lambda _, value: value) for name in names}
 
 
 def find(options: Options, name: str) -> Option | None:
-    """Return an option by its name; of `parameters.gravity` that is `parameters.NAME`."""
-    prefix, dot, own = name.partition(".")
-    return options.get(name) or (options.get(f"{prefix}.{PLACEHOLDER}") if dot and own else None)
+    """Return an option by name. `parameters.gravity` matches the option `parameters.NAME`."""
+    prefix, _, suffix = name.partition(".")
+    return options.get(name) or (options.get(f"{prefix}.{PLACEHOLDER}") if suffix else None)
 
 
-def split(given: Mapping[str, Any], options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of `given` that are declared, and those that belong to the simulator."""
-    ours = {name: value for name, value in given.items() if find(options, name) is not None}
-    return ours, {name: value for name, value in given.items() if name not in ours}
+def split(values: Mapping[str, Any], options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split values into those of declared options and all others."""
+    declared = {name: value for name, value in values.items() if find(options, name) is not None}
+    return declared, {name: value for name, value in values.items() if name not in declared}
 
 
 def checked(
-    task: str, given: Mapping[str, Any], options: Options, others: Iterable[str] = ()
+    task: str, values: Mapping[str, Any], options: Options, others: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the options that are given, in the types of their declarations.
+    """Check values and return them in the types of their options.
 
     Args:
         task: full name, family/task.
-        given: values by name.
-        options: all options that are checked here.
-        others: names of options that are checked elsewhere, for the hint about an unknown one.
+        values: values by name.
+        options: the declared options.
+        others: names of options that are checked elsewhere, for hints.
 
     Raises:
-        ValueError: an unknown option, or a wrong value.
+        ValueError: an unknown option or an invalid value.
     """
-    values = {}
-    for name, value in given.items():
+    typed = {}
+    for name, value in values.items():
         option = find(options, name)
         if option is None:
             known = [*options, *others]
             listed = f"It has {', '.join(known)}." if known else "It has no options."
             hint = did_you_mean(name, known, listed)
             raise ValueError(f"env.options.{name}: {task} has no such option. {hint}")
-        values[name] = option.read(f"env.options.{name}", value)
-    return values
+        typed[name] = option.read(f"env.options.{name}", value)
+    return typed
 
 
-def with_defaults(given: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """Return the values of all declared options, with defaults for those that are not given."""
-    return {name: given.get(name, option.default) for name, option in options.items()}
+def with_defaults(values: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """Return the values of all declared options, with defaults for missing ones."""
+    return {name: values.get(name, option.default) for name, option in options.items()}

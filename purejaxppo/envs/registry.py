@@ -1,4 +1,4 @@
-"""Environments by name, `family/task`: checks of a config's names, and its environments."""
+"""Create environments by name, `family/task`, and check the names in a config."""
 
 import difflib
 from dataclasses import replace
@@ -32,7 +32,7 @@ from purejaxppo.envs.wrappers import (
 
 
 def task_names(name: str) -> list[str]:
-    """Full names, family/task, of everything a family offers.
+    """Return the full names, family/task, of all tasks of a family.
 
     Raises:
         ValueError: unknown family, or its simulator is not installed.
@@ -43,36 +43,36 @@ def task_names(name: str) -> list[str]:
 
 
 def family_of(config: EnvConfig) -> Family | None:
-    """The family of env.name; None for an unknown one, about which `resolve` raises an error."""
+    """Return the family of env.name; None if it is unknown (`resolve` raises the error)."""
     name = str(config.name).partition("/")[0]
     return families.load(name) if name in families.declared() else None
 
 
 def on_host(config: EnvConfig) -> bool:
-    """True if the simulator runs on the host: in one shard, and not restored on resuming."""
+    """Return True for a host simulator: one shard, and its state is not restored on resume."""
     family = family_of(config)
     return family is not None and family.on_host
 
 
 class ExternalCode(NamedTuple):
-    """The modules that an environment imports by name, and the programs that it starts."""
+    """The modules that an environment imports and the programs that it starts."""
 
     modules: list[str]
     programs: list[str]
 
 
 def external_code(config: EnvConfig) -> ExternalCode:
-    """The modules and programs that env.name and env.options name; nothing is imported."""
+    """Return the modules and programs named in env.name and env.options, without imports."""
     family, name = family_of(config), str(config.name).partition("/")[2]
     if family is None:
         return ExternalCode([], [])
-    options = _named(family, config)
-    texts = options["code"]
+    references = _references(family, config)
+    texts = references["code"]
     texts += [name] * (family.names in ("reference", "id", "module"))
     modules = [module for text in texts for module in modules_in(text)]
     if family.names == "module" and not {":", "/"} & set(name):
         modules.append(name)
-    programs = options["program"]
+    programs = references["program"]
     if family.names == "program" and not is_editor(config):
         path = Path(name).expanduser().absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
@@ -84,12 +84,12 @@ def paths(config: EnvConfig) -> list[str]:
     family, name = family_of(config), str(config.name).partition("/")[2]
     if family is None:
         return []
-    options = _named(family, config)
-    return [name] * (family.names == "program") + options["program"] + options["path"]
+    references = _references(family, config)
+    return [name] * (family.names == "program") + references["program"] + references["path"]
 
 
-def _named(family: Family, config: EnvConfig) -> dict[str, list[str]]:
-    """The texts of env.options that name code, programs and paths, by `Option.refers`."""
+def _references(family: Family, config: EnvConfig) -> dict[str, list[str]]:
+    """Return the values of env.options that name code, programs and paths, by `Option.refers`."""
     kinds = {name: option.refers for name, option in family.options.items()}
     texts = {key: str(x) for key, x in config.options.items() if x and isinstance(x, str | CodeRef)}
     return {
@@ -99,23 +99,23 @@ def _named(family: Family, config: EnvConfig) -> dict[str, list[str]]:
 
 
 def is_editor(config: EnvConfig) -> bool:
-    """True for the game in an engine's editor, which is one and cannot be started from here."""
+    """Return True for a game in the editor of an engine: one copy, started by the user."""
     family = family_of(config)
     task = str(config.name).partition("/")[2]
     return family is not None and family.names == "program" and task == EDITOR
 
 
 def calls_lapack(config: EnvConfig) -> bool:
-    """True if the simulator calls LAPACK for many environments at once; see `parallel.lapack`."""
+    """Return True if the simulator calls LAPACK in batches; see `parallel.lapack`."""
     family = family_of(config)
     return family is not None and config.backend in family.lapack
 
 
 def resolve(config: EnvConfig) -> tuple[Family, str]:
-    """The family of a config and its task's name there.
+    """Return the family of a config, and the name of its task without the family.
 
     Raises:
-        ValueError: unknown name (with the nearest known), missing package, unknown back end.
+        ValueError: unknown name (with a suggestion), missing package, or unknown back end.
     """
     family_name, name = str(config.name).partition("/")[0], located(without_family(config.name))
     if not config.name:
@@ -143,7 +143,7 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
 
 
 def with_file_paths(config: EnvConfig) -> EnvConfig:
-    """The config with the places of the files that its options name, in plain texts."""
+    """Return the config with code references in env.options as file paths."""
     options = {
         key: located(value) if isinstance(value, CodeRef) else value
         for key, value in config.options.items()
@@ -152,19 +152,19 @@ def with_file_paths(config: EnvConfig) -> EnvConfig:
 
 
 def make_task(config: EnvConfig) -> BaseTask:
-    """One JAX environment in its wrappers.
+    """Create one JAX environment with its wrappers.
 
-    Their order is fixed: variation of parameters, custom wrappers, `obs_indices`, time limit,
+    Order of wrappers: parameter variation, custom wrappers, `obs_indices`, time limit,
     `JointTask` for several agents, action scaling. A curriculum is set to its end values.
 
     Raises:
-        ValueError: as `resolve`, or a bad option.
+        ValueError: see `resolve`, or an invalid option.
     """
-    return _wrap(_adapted(config), config, curriculum.schedule(config.curriculum)(1.0))
+    return _wrap(_unwrapped(config), config, curriculum.schedule(config.curriculum)(1.0))
 
 
-def _adapted(config: EnvConfig) -> BaseTask:
-    """The adapter's environment, with the config's variations checked."""
+def _unwrapped(config: EnvConfig) -> BaseTask:
+    """Create the task of the adapter, and check the parameters that the config varies."""
     family, name = resolve(config)
     assert family.make_task is not None
     config = families.with_checked_options(family, name, with_file_paths(config))
@@ -177,12 +177,12 @@ def check_code(config: EnvConfig) -> None:
     """Trace the custom task and the custom wrappers of a config.
 
     Raises:
-        ValueError: as `custom.check`.
+        ValueError: see `custom.check`.
     """
     is_custom = family_of(config) is custom.FAMILY
     if not (is_custom or config.wrappers) or on_host(config):
         return
-    task = _adapted(config)
+    task = _unwrapped(config)
     if is_custom:
         custom.check(task, f"env.name = {config.name}")
     _wrap(task, config, curriculum.schedule(config.curriculum)(1.0), checked=True)
@@ -191,7 +191,7 @@ def check_code(config: EnvConfig) -> None:
 def _wrap(
     task: BaseTask, config: EnvConfig, values: curriculum.ParameterValues, *, checked: bool = False
 ) -> BaseTask:
-    """An adapter's task with its parameters set, in its wrappers; see `custom.wrapped`."""
+    """Set the parameters of a task and apply its wrappers; see `custom.wrapped`."""
     task = domain_randomization.vary(task, config.randomize, values)
     if config.wrappers and not task.agents:
         task = CastToSpace(task)
@@ -206,7 +206,7 @@ def _wrap(
 
 
 def _suggest(name: str, *names: str) -> str:
-    """A hint with the known names that are nearest to a wrong one."""
+    """Return a hint with the known names that are nearest to `name`."""
     known: list[str] = []
     for family in names or families.declared():
         try:
@@ -232,21 +232,20 @@ def make(
     evaluation: bool = False,
     render: bool = False,
 ) -> VectorEnv | CurriculumEnv | HostEnv | MultiAgentEnv:
-    """A batch of `num_envs` environments under the protocol of `envs.base`.
+    """Create a batch of `num_envs` environments.
 
     Args:
-        config: of the environment.
-        num_envs: number of rows; each agent is one.
-        seed: of simulators that do not take a key.
-        first: the number of the first environment, where this batch is one of several equal ones.
-        evaluation: whole episodes with their true scores; the first of each environment counts.
-            Custom code is not checked again.
-            It has at most as many simulators on the host as training.
-            Rows of a task of several agents are rounded up to whole worlds.
+        config: section env of the config.
+        num_envs: number of rows; each agent is one row.
+        seed: seed of simulators that take no key.
+        first: index of the first environment, if several equal batches are made.
+        evaluation: True for evaluations: the first whole episode of each environment counts, with
+            its true score. Custom code is not checked again. Host simulators are at most as many
+            as in training. Rows of multi-agent tasks are rounded up to a multiple of the agents.
         render: frames of host simulators will be requested.
 
     Raises:
-        ValueError: as `resolve`, a bad option, or no whole number of worlds.
+        ValueError: see `resolve`, an invalid option, or `num_envs` is not a multiple of the agents.
     """
     if on_host(config):
         num_envs = min(num_envs, config.num_envs) if evaluation else num_envs
@@ -255,7 +254,7 @@ def make(
         )
     if not evaluation:
         check_code(config)
-    task = _adapted(config)
+    task = _unwrapped(config)
     if config.stagger and not (config.max_episode_steps or limit_of(task)):
         raise ValueError(
             f"env.stagger = true needs a time limit. Set env.max_episode_steps for {config.name}, "
@@ -282,7 +281,7 @@ def make(
 
 
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | MultiAgentEnv:
-    """The environments of a host adapter."""
+    """Create the environments of a host adapter."""
     family, name = resolve(config)
     assert family.make_batch is not None
     config = families.with_checked_options(family, name, with_file_paths(config))
