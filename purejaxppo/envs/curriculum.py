@@ -1,8 +1,10 @@
-"""Environments whose parameters are functions of a run's progress, traced: nothing recompiles.
+"""Curriculum: environment parameters as functions of the progress of the run.
 
-Before each rollout the learner passes the run's progress, and from then on all environments compute
-with the parameters at that progress, also in the middle of an episode. Evaluations use the
-parameters of the run's end. Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380.
+The learner passes the progress before each rollout. All environments then use the parameters at
+that progress, even in the middle of an episode. Values are traced, so nothing is recompiled.
+Evaluations use the final parameters.
+
+Reference: Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380.
 """
 
 import re
@@ -27,7 +29,7 @@ ParameterValues = dict[str, jax.Array]
 
 
 def ramp(start: float, end: float, until: float, progress: Scalar) -> Scalar:
-    """A straight line from `start` to `end`, constant from progress `until` on; [] -> []."""
+    """Interpolate linearly from `start` to `end`, constant after progress `until`; [] -> []."""
     return start + (end - start) * jnp.minimum(progress / until, 1.0)
 
 
@@ -35,7 +37,7 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
     """Parse an entry of `env.curriculum` into a function of progress [] -> value [].
 
     Raises:
-        ValueError: invalid syntax, or a function that does not exist or does not return a number.
+        ValueError: invalid syntax, or a function that is missing or does not return a number.
     """
     where = f"env.curriculum.{name}"
     if is_reference(text):
@@ -46,13 +48,13 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
             point, text, number, expected=number, field=where, convert=convert
         )
         return function
-    found = RAMP.fullmatch(" ".join(str(text).split()))
-    if not found:
+    match = RAMP.fullmatch(" ".join(str(text).split()))
+    if not match:
         raise ValueError(
             f"{where} = {text!r} must be a ramp, such as '0.5 to 1.0' or '0.5 to 1.0 until 0.6', "
             f"or a function as file.py:function"
         )
-    start, end, until = (float(number) for number in found.groups(default="1"))
+    start, end, until = (float(number) for number in match.groups(default="1"))
     if not 0 < until <= 1:
         raise ValueError(
             f"{where} = {text!r}: the number after 'until' is a fraction of the run. It must be "
@@ -62,7 +64,7 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
 
 
 def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], ParameterValues]:
-    """Progress [] -> all parameters of a curriculum; see `parse`."""
+    """Return a function from progress [] to all parameters of a curriculum; see `parse`."""
     functions = {name: parse(name, text) for name, text in entries.items()}
 
     def values(progress: Scalar) -> ParameterValues:
@@ -75,15 +77,15 @@ class CurriculumState(NamedTuple):
     """N environments and their current parameters."""
 
     values: ParameterValues  # [] each
-    env: EnvState  # the environments' own state
+    env: EnvState  # state of the environments
 
 
 class CurriculumEnv(Env):
-    """N environments with parameters that `begin_rollout` sets.
+    """N environments with parameters that `begin_rollout` updates.
 
     Args:
         values: progress [] -> parameters.
-        build: parameters, traced or not -> environments with these.
+        build: parameters, traced or not -> environments.
     """
 
     def __init__(
@@ -91,14 +93,14 @@ class CurriculumEnv(Env):
         values: Callable[[Scalar], ParameterValues],
         build: Callable[[ParameterValues], VectorEnv],
     ) -> None:
-        """Read the facts of the environments; nothing is computed yet."""
+        """Copy the spec of the environments without computing anything."""
         self.values, self.build = values, build
         final = build(values(1.0))
         self.spec, self.task = final.spec, final.task
         self.to_simulator = final.to_simulator
 
     def reset(self, key: Key) -> tuple[CurriculumState, Obs]:
-        """A key -> (state, obs [N, ...]), with the parameters of the run's start."""
+        """Start an episode in every environment, with the parameters at progress 0."""
         values = self.values(0.0)
         state, obs = self.build(values).reset(key)
         return CurriculumState(values, state), obs
@@ -112,16 +114,16 @@ class CurriculumEnv(Env):
     def step(
         self, key: Key, state: CurriculumState, action: EnvAction
     ) -> tuple[CurriculumState, EnvStep]:
-        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        """Step all environments with actions [N, ...]; see `Env`."""
         after, out = self.build(state.values).step(key, state.env, action)
         return state._replace(env=after), out
 
     def begin_rollout(self, state: CurriculumState, key: Key, progress: Scalar) -> CurriculumState:
-        """Set the parameters at `progress`, and draws fresh starts with them."""
+        """Set the parameters at `progress`, and draw starts with them."""
         values = self.values(progress)
         env_state = self.build(values).begin_rollout(state.env, key, progress)
         return CurriculumState(values, env_state)
 
     def starts(self, state: CurriculumState) -> Starts:
-        """The observations that episodes begin with until the next `begin_rollout`."""
+        """Return the first observations of episodes until the next `begin_rollout`."""
         return self.build(state.values).starts(state.env)

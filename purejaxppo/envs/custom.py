@@ -1,6 +1,6 @@
-"""`jax/`: custom tasks, by reference: `jax/path/file.py:Name` or `jax/package.module:Name`.
+"""`jax/`: custom tasks by reference, `jax/path/file.py:Name` or `jax/package.module:Name`.
 
-A reference names a `Task` (see `envs.base`), or a class or function that makes one from
+A reference names a `Task` (see `envs.base`), or a class or function that creates one from
 `env.options`. In Python, env.name may be the task itself.
 """
 
@@ -25,10 +25,10 @@ from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 
 def make(name: str, config: EnvConfig) -> BaseTask:
-    """The task that a reference names; see `check`.
+    """Create the task that a reference names; see `check`.
 
     Raises:
-        ValueError: it cannot be loaded or made, or is not a task.
+        ValueError: it cannot be loaded or created, or is not a task.
     """
     ref = without_family(config.name)
     task = as_base_task(extensions.make(extensions.TASK, ref, **config.options))
@@ -38,76 +38,82 @@ def make(name: str, config: EnvConfig) -> BaseTask:
 
 
 def check(task: BaseTask, where: str) -> None:
-    """Check a task: its spaces, and the shapes and dtypes of reset and step.
+    """Check the spaces of a task, and the shapes and dtypes of `reset` and `step`.
+
+    Args:
+        task: a custom task or wrapper.
+        where: the config field, for errors.
 
     Raises:
-        ValueError: one sentence about the first thing that does not fit.
+        ValueError: the first problem.
     """
     check_spaces(task, where)
     above = plain(task.success_above)
-    number = isinstance(above, int | float) and not isinstance(above, bool)
-    if above is not None and (not number or np.isnan(above)):
+    is_number = isinstance(above, int | float) and not isinstance(above, bool)
+    if above is not None and (not is_number or np.isnan(above)):
         raise ValueError(f"{where}: success_above = {above!r} must be a number or None")
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
-    action = jax.tree.map(example, task.action)  # of several agents, a tuple of spaces
+    action = jax.tree.map(example, task.action)  # a tuple of spaces for several agents
     step = f"{where}: step"
     after, out = pair(
         tracing.check(task.step, step, "(key, state, action)", key, state, action), step
     )
     agents = task.agents
-    kind, each = (MultiStep, (len(agents),)) if agents else (TaskStep, ())
+    kind, per_agent = (MultiStep, (len(agents),)) if agents else (TaskStep, ())
     if not isinstance(out, kind):
         raise ValueError(
             f"{step} returns (state, {type(out).__name__}) instead of (state, {kind.__name__})"
         )
     check_obs(out.obs, task.observation, step)
     for name, value, dtype, shape in (
-        ("reward", out.reward, np.number, each),
-        ("terminated", out.terminated, np.bool_, each),
+        ("reward", out.reward, np.number, per_agent),
+        ("terminated", out.terminated, np.bool_, per_agent),
         ("truncated", out.truncated, np.bool_, ()),
     ):
         if np.shape(value) != shape or not np.issubdtype(np.result_type(value), dtype):
-            wanted = "a number" if dtype is np.number else "bool"
+            expected = "a number" if dtype is np.number else "bool"
             raise ValueError(
-                f"{step}: {name} is {tracing.shapes_of(value)} instead of {wanted} {list(shape)}"
+                f"{step}: {name} is {tracing.shapes_of(value)} instead of {expected} {list(shape)}"
             )
     if task.state_space is not None:
-        whole = f"{where}: global_state"
+        method = f"{where}: global_state"
         check_obs(
-            tracing.check(task.global_state, whole, "(state)", state), task.state_space, whole
+            tracing.check(task.global_state, method, "(state)", state), task.state_space, method
         )
-    before, then = tracing.shapes_of(state), tracing.shapes_of(after)
-    if before != then:
+    reset_shapes, step_shapes = tracing.shapes_of(state), tracing.shapes_of(after)
+    if reset_shapes != step_shapes:
         raise ValueError(
-            f"{step} returns a state {then}, but reset returns {before}. Both must be the same."
+            f"{step} returns a state {step_shapes}, but reset returns {reset_shapes}. Both must be "
+            f"the same."
         )
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
     if not agents:
         check_first_steps(task, where)
 
 
-def slides(space: Any) -> bool:
-    """Return True for a sliding window."""
+def is_sliding(space: Any) -> bool:
+    """Return True if observations are sliding windows."""
     return isinstance(space, Box) and space.slide != 0
 
 
 def check_first_steps(task: BaseTask, where: str) -> None:
-    """Check the values of a few observations, for which shapes and dtypes are not enough.
+    """Check the values of the first observations of discrete spaces and sliding windows.
 
     Raises:
-        ValueError: a choice is out of its range, or a window does not slide as declared.
+        ValueError: an integer is out of range, or a window does not slide as declared.
     """
     arrays = list(arrays_in(form_of(task.observation)))
-    chosen = [not isinstance(array.space, Box) for _, array in arrays]
-    if not (any(chosen) or slides(task.observation)):
+    discrete = [not isinstance(array.space, Box) for _, array in arrays]
+    if not (any(discrete) or is_sliding(task.observation)):
         return
     obs, over = first_steps(task)
-    if slides(task.observation):
+    if is_sliding(task.observation):
         check_windows(task.observation, obs, over, where)
-    for (path, array), values, is_choice in zip(arrays, jax.tree.leaves(obs), chosen, strict=True):
-        for value in values[~over] if is_choice else ():
+    leaves = jax.tree.leaves(obs)
+    for (path, array), values, is_discrete in zip(arrays, leaves, discrete, strict=True):
+        for value in values[~over] if is_discrete else ():
             try:
                 read(array, value)
             except ValueError as error:
@@ -116,7 +122,7 @@ def check_first_steps(task: BaseTask, where: str) -> None:
 
 
 def first_steps(task: BaseTask, num_steps: int = 4) -> tuple[Any, np.ndarray]:
-    """Return observations [K + 1, ...] after a reset, and True once the episode ended, [K + 1]."""
+    """Return observations [K + 1, ...] after a reset, and bools [K + 1]: the episode is over."""
     action = example(task.action)
 
     def step(state: Any, key: Key) -> tuple[Any, tuple[Any, Any]]:
@@ -137,7 +143,7 @@ def first_steps(task: BaseTask, num_steps: int = 4) -> tuple[Any, np.ndarray]:
 
 
 def check_windows(space: Box, obs: np.ndarray, over: np.ndarray, where: str) -> None:
-    """Raise ValueError if observations [K + 1, ...] do not slide as their space declares."""
+    """Raise ValueError if observations [K + 1, ...] do not slide as declared."""
     shape, slide = space.shape, space.slide
     fits = bool(shape) and 0 < slide <= shape[0]
     if fits:
@@ -151,53 +157,60 @@ def check_windows(space: Box, obs: np.ndarray, over: np.ndarray, where: str) -> 
 
 
 def check_spaces(task: BaseTask, where: str) -> None:
-    """Raise ValueError unless observation and action are spaces, of several agents one of each."""
+    """Raise ValueError unless observation and action are spaces, or one space per agent."""
     agents = task.agents
     for name, space in (("observation", task.observation), ("action", task.action)):
         if agents and (type(space) is not tuple or len(space) != len(agents)):
             raise ValueError(
                 f"{where}: {name} must be a tuple of {len(agents)} spaces, one for each agent"
             )
-        for one in space if agents else (space,):
-            if not isinstance(one, Box | Discrete | MultiDiscrete | Dict):
+        for agent_space in space if agents else (space,):
+            if not isinstance(agent_space, Box | Discrete | MultiDiscrete | Dict):
                 raise ValueError(
-                    f"{where}: {name} is a {type(one).__name__} instead of a space of "
+                    f"{where}: {name} is a {type(agent_space).__name__} instead of a space of "
                     f"purejaxppo.spaces"
                 )
 
 
-def pair(found: Any, where: str) -> Sequence[Any]:
-    """The two results of a method.
+def pair(result: Any, where: str) -> Sequence[Any]:
+    """Return the result of a method after checking that it is a pair.
 
     Raises:
-        ValueError: there are not two.
+        ValueError: the result is not a pair.
     """
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise ValueError(f"{where} returns a {type(found).__name__} instead of a pair (state, ...)")
-    return found
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ValueError(
+            f"{where} returns a {type(result).__name__} instead of a pair (state, ...)"
+        )
+    return result
 
 
 def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
-    """Raise ValueError unless an observation is of its space."""
-    found, declared = tracing.shapes_of(obs), tracing.shapes_of(jax.tree.map(example, space))
-    if found != declared:
-        raise ValueError(f"{where} returns an observation {found}, but its space is {declared}")
+    """Raise ValueError unless an observation has the shapes and dtypes of its space."""
+    actual, declared = tracing.shapes_of(obs), tracing.shapes_of(jax.tree.map(example, space))
+    if actual != declared:
+        raise ValueError(f"{where} returns an observation {actual}, but its space is {declared}")
 
 
-def wrapped(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseTask:
-    """The task in the config's wrappers, the first one innermost; each is traced if `checked`.
+def apply_wrappers(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseTask:
+    """Apply the custom wrappers of a config, the first one innermost.
+
+    Args:
+        task: the task to wrap.
+        config: env.wrappers lists the wrappers.
+        checked: trace each wrapper.
 
     Raises:
-        ValueError: a wrapper cannot be loaded, or does not make a task.
+        ValueError: a wrapper cannot be loaded, or does not return a task.
     """
     for text in config.wrappers:
         wrapper = extensions.make(extensions.WRAPPER, text, task)
         task = as_base_task(wrapper)
-        # A wrapper may change returns and observations: it has these only if it defines them.
+        # A wrapper may change rewards and observations: it must define these itself.
         for name, default in (("success_above", None), ("keeps_windows", False)):
             if not (hasattr(type(wrapper), name) or name in vars(wrapper)):
                 setattr(task, name, default)
-        if slides(task.observation) and not task.keeps_windows:
+        if is_sliding(task.observation) and not task.keeps_windows:
             task = WithoutSlide(task)
         if checked:
             check(task, f"env.wrappers = {text}")

@@ -1,14 +1,14 @@
-"""Tasks whose parameters vary: drawn anew for each episode, or set during a run.
+"""Domain randomisation: task parameters drawn for each episode, or set during a run.
 
-A task that can be varied declares its parameters and returns a copy with other values:
+A task with variable parameters defines:
 
-    parameters          name -> nominal value: a factor, 1, of a physical model's numbers, or the
-                        parameter itself, where a simulator has such
-    adjusted(values)    name -> [] array, traced or not -> the same task with these
+    parameters          name -> nominal value: 1 for a factor of a physical model, or the value of
+                        a simulator parameter
+    adjusted(values)    name -> [] array, traced or not -> a copy of the task with these values
 
-A task is adjusted once, from its nominal values; the drawn factors multiply the set values.
+`adjusted` starts from the nominal values. Drawn factors multiply the values that a curriculum sets.
 
-A simulator may bring a function of its own, which draws further values that `adjusted` takes:
+A simulator may also define a function that draws more values for `adjusted`:
 
     draw_parameters(key)    -> name -> array
 """
@@ -28,30 +28,30 @@ from purejaxppo.envs.wrappers import ReturnPreservingWrapper
 
 
 class Randomized(ReturnPreservingWrapper):
-    """Draws every episode's parameters: nominal values times uniform factors in [1 - x, 1 + x].
+    """Draw parameters for each episode: nominal values times uniform factors in [1 - x, 1 + x].
 
-    What the task's own `draw_parameters` draws, if there is one, comes to these. All are part of
-    the task's state, so that resets draw them and saves include them.
+    Values of `draw_parameters`, if the task defines it, are added. All draws are part of the task
+    state: resets draw them, and checkpoints contain them.
 
-    Tobin et al. 2017, https://arxiv.org/abs/1703.06907; of dynamics, Peng et al. 2018,
+    References: Tobin et al. 2017, https://arxiv.org/abs/1703.06907; for dynamics, Peng et al. 2018,
     https://arxiv.org/abs/1710.06537.
 
     Args:
-        task: one that can be varied.
-        spread: x of each parameter that varies, at least 0 and below 1.
-        values: values that parameters are set to, [] each; nominal values for all others.
+        task: a task with variable parameters.
+        spread: x of each randomised parameter, at least 0 and below 1.
+        values: set values, [] each; other parameters keep their nominal values.
     """
 
     def __init__(
         self, task: Any, spread: Mapping[str, float], values: Mapping[str, Any] | None = None
     ) -> None:
-        """Vary `task`."""
+        """Wrap `task`."""
         super().__init__(task)
         self.spread = dict(spread)
         self.values = dict(values or {})
 
     def factors(self, key: Key) -> dict[str, jax.Array]:
-        """One episode's factors, [] each."""
+        """Draw the factors of an episode, [] each."""
         keys = jax.random.split(key, len(self.spread))
         return {
             name: 1.0 + x * jax.random.uniform(key, minval=-1.0, maxval=1.0)
@@ -59,18 +59,18 @@ class Randomized(ReturnPreservingWrapper):
         }
 
     def with_factors(self, drawn: Mapping[str, Any]) -> BaseTask:
-        """The task with its parameters multiplied by drawn factors, and with its own draws."""
+        """Return the task with its parameters multiplied by the drawn factors."""
         factors = {name: x for name, x in drawn.items() if name in self.spread}
         nominal = self.task.parameters
         values = {name: self.values.get(name, nominal[name]) * x for name, x in factors.items()}
         return self.task.adjusted({**self.values, **drawn, **values})
 
     def unwrap(self, state: EnvState) -> EnvState:
-        """The innermost task's state, without the factors."""
+        """Return the innermost task's state, without the draws."""
         return super().unwrap(state[1])
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """(key) -> ((factors and own draws, state), obs)."""
+        """Draw parameters and reset; return ((draws, state), obs)."""
         drawn = self.factors(streams.stream(key, streams.VARIATION))
         if self.task.draw_parameters is not None:
             drawn |= self.task.draw_parameters(streams.stream(key, streams.CUSTOM_VARIATION))
@@ -78,17 +78,17 @@ class Randomized(ReturnPreservingWrapper):
         return (drawn, state), obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Step the task with what was drawn for the episode."""
+        """Step the task with the parameters of the episode."""
         drawn, state = state
         state, out = self.with_factors(drawn).step(key, state, action)
         return (drawn, state), out
 
 
 def vary(task: BaseTask, spread: Mapping[str, float], values: ParameterValues) -> BaseTask:
-    """A task with parameters set and drawn: the task itself if neither is requested.
+    """Return the task with parameters set and randomised; the task itself if neither applies.
 
     Args:
-        task: from an adapter.
+        task: task of an adapter.
         spread: see `Randomized`.
         values: name -> [] array or number.
     """
@@ -98,11 +98,10 @@ def vary(task: BaseTask, spread: Mapping[str, float], values: ParameterValues) -
 
 
 def check(task: BaseTask, config: EnvConfig) -> None:
-    """Check that the config's parameters can be varied, before anything is compiled.
+    """Check env.randomize and env.curriculum against the parameters of the task.
 
     Raises:
-        ValueError: an unknown parameter (with the known ones), a task without any, or a
-            spread that would make a parameter 0 or change its sign.
+        ValueError: an unknown parameter, a task without parameters, or an invalid spread.
     """
     known = task.parameters
     for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
@@ -118,7 +117,7 @@ def check(task: BaseTask, config: EnvConfig) -> None:
 
 
 def check_spread(config: EnvConfig) -> None:
-    """Raise ValueError if a range of factors reaches 0, or is none."""
+    """Raise ValueError unless every spread is at least 0 and below 1."""
     for name, x in config.randomize.items():
         if not 0 <= x < 1:
             raise ValueError(
@@ -128,7 +127,7 @@ def check_spread(config: EnvConfig) -> None:
 
 
 def check_host(config: EnvConfig) -> None:
-    """Raise ValueError if a simulator on the host without parameters of ours is to be varied."""
+    """Raise ValueError if parameters are varied that a host simulator does not support."""
     for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
         if names:
             raise ValueError(
@@ -138,50 +137,51 @@ def check_host(config: EnvConfig) -> None:
 
 
 class ModelOverride:
-    """A simulator that computes with another physical model than its own.
+    """A simulator with its physical model replaced.
 
-    Brax and Playground hold their model in an attribute, which is exchanged while a call is traced,
-    as in their own wrappers: simulators store bound methods, which a copy would not update.
+    Brax and Playground hold their model in an attribute. It is replaced while a call is traced, as
+    in their own wrappers. A copy of the simulator would not work, because simulators store bound
+    methods.
 
     Args:
         env: the simulator.
-        attribute: the simulator's attribute that holds its model.
-        model: the model to use instead.
+        attribute: the attribute that holds the model.
+        model: the new model.
     """
 
     def __init__(self, env: Any, attribute: str, model: Any) -> None:
-        """Store the model; nothing is exchanged yet."""
+        """Store the model without replacing anything."""
         self.env, self.attribute, self.model = env, attribute, model
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
 
     @contextlib.contextmanager
-    def _exchanged(self) -> Iterator[None]:
-        own = getattr(self.env, self.attribute)
+    def _replaced(self) -> Iterator[None]:
+        original = getattr(self.env, self.attribute)
         setattr(self.env, self.attribute, self.model)
         try:
             yield
         finally:
-            setattr(self.env, self.attribute, own)
+            setattr(self.env, self.attribute, original)
 
     def reset(self, key: Key) -> EnvState:
-        """Reset the simulator with the other model."""
-        with self._exchanged():
+        """Reset the simulator with the new model."""
+        with self._replaced():
             return self.env.reset(key)
 
     def step(self, state: EnvState, action: EnvAction) -> EnvState:
-        """Step the simulator with the other model."""
-        with self._exchanged():
+        """Step the simulator with the new model."""
+        with self._replaced():
             return self.env.step(state, action)
 
 
 def scaled(model: Any, fields: Mapping[str, tuple[str, ...]], factors: Mapping[str, Any]) -> Any:
-    """A physical model with some of its numbers multiplied.
+    """Return a physical model with some arrays multiplied by factors.
 
     Args:
-        model: a pytree with `tree_replace`, such as MJX's.
-        fields: name -> dotted paths of the arrays that a factor multiplies.
+        model: a pytree with `tree_replace`, such as an MJX model.
+        fields: name -> dotted paths of the arrays to multiply.
         factors: name -> [].
     """
     return model.tree_replace(

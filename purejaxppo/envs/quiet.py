@@ -1,7 +1,7 @@
-"""Quiet use of simulators, which print and warn while they are imported, made and traced.
+"""Suppress the output and warnings of simulators during import, construction and tracing.
 
-`sys.stdout`, the filters of warnings and `sys.modules` belong to the process. Of two threads that
-change them at once, the one that ends last would restore the changes of the other.
+`sys.stdout`, warning filters and `sys.modules` are global to the process. If two threads changed
+them at the same time, the second could restore the changes of the first. A lock prevents this.
 """
 
 import contextlib
@@ -12,28 +12,28 @@ from collections.abc import Iterator
 from typing import Any
 
 PROCESS_LOCK = threading.RLock()
-"""Lock for code that changes the process and restores it."""
+"""Lock for code that changes global state of the process and restores it."""
 
 
 class MutedStream:
-    """A text stream that drops the output of the thread that made it; other threads can write."""
+    """A text stream that drops the output of the thread that created it."""
 
     def __init__(self, stream: Any) -> None:
-        """Wrap a stream."""
+        """Wrap `stream`."""
         self.stream, self.thread = stream, threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the stream."""
+        """Return an attribute of the stream."""
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text of another thread."""
+        """Write text from other threads."""
         return len(text) if threading.get_ident() == self.thread else self.stream.write(text)
 
 
 @contextlib.contextmanager
 def quiet(*ignored: tuple[str, type[Warning]]) -> Iterator[None]:
-    """Discard the output of this thread, and warnings that match (message, category)."""
+    """Discard the stdout of this thread, and warnings that match (message, category)."""
     with (
         PROCESS_LOCK,
         contextlib.redirect_stdout(MutedStream(sys.stdout)),

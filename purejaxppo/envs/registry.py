@@ -191,11 +191,11 @@ def check_code(config: EnvConfig) -> None:
 def _wrap(
     task: BaseTask, config: EnvConfig, values: curriculum.ParameterValues, *, checked: bool = False
 ) -> BaseTask:
-    """Set the parameters of a task and apply its wrappers; see `custom.wrapped`."""
+    """Set the parameters of a task and apply its wrappers; see `custom.apply_wrappers`."""
     task = domain_randomization.vary(task, config.randomize, values)
     if config.wrappers and not task.agents:
         task = CastToSpace(task)
-    task = custom.wrapped(task, config, checked=checked)
+    task = custom.apply_wrappers(task, config, checked=checked)
     if config.obs_indices:
         task = PartialObservation(task, config.obs_indices, config.privileged_obs)
     limit = config.max_episode_steps or limit_of(task)
