@@ -1,8 +1,8 @@
-"""Observations and actions in the simulator's own form, and their conversion for a policy.
+"""Convert between the observations and actions of a simulator and the arrays of a policy.
 
-A policy reads and writes the arrays of a `Space`: choices that count from 0, named parts, one axis.
-A simulator may have choices that count from a `start`, tuples, other shapes and other dtypes.
-Nothing here imports JAX, since worker processes import this module: `xp` is `numpy` or `jax.numpy`.
+A policy uses the arrays of a `Space`: integers from 0, dicts, vectors with one axis. A simulator may
+use integers from a `start`, tuples, other shapes and other dtypes. Its spaces are described by
+`NativeSpace`. Worker processes import this module, so it avoids JAX: `xp` is `numpy` or `jax.numpy`.
 """
 
 import operator
@@ -32,10 +32,10 @@ class NativeArray:
     """One array of a simulator.
 
     Args:
-        space: the policy's space of it.
-        shape: in the simulator.
-        dtype: in the simulator.
-        start: the smallest of its integers, a number or nested tuples; 0 for a Box.
+        space: space for the policy.
+        shape: shape in the simulator.
+        dtype: dtype in the simulator.
+        start: smallest integers, a number or nested tuples; 0 for a Box.
     """
 
     space: Box | Discrete | MultiDiscrete
@@ -46,7 +46,7 @@ class NativeArray:
 
 @dataclass(frozen=True)
 class NativeComposite:
-    """A dict or a tuple of forms; the policy's name of a part is its key as text."""
+    """A dict or tuple of native spaces. The policy uses the keys as strings."""
 
     parts: tuple[tuple[Any, "NativeSpace"], ...]
     is_tuple: bool = False
@@ -56,15 +56,15 @@ NativeSpace = NativeArray | NativeComposite
 
 
 class NativeSpaces(NamedTuple):
-    """A simulator's own observations and actions."""
+    """Observation and action space of a simulator."""
 
     observation: NativeSpace
     action: NativeSpace | None
-    """None: the policy's actions are the simulator's."""
+    """None if the simulator takes the policy's actions unchanged."""
 
 
 def form_of(space: Space) -> NativeSpace:
-    """Return the form of a simulator that uses the policy's space itself."""
+    """Return the native space of a simulator that uses `space` unchanged."""
     if isinstance(space, Dict):
         return NativeComposite(tuple((name, form_of(part)) for name, part in space.spaces))
     (leaf,) = leaves(space)
@@ -72,7 +72,7 @@ def form_of(space: Space) -> NativeSpace:
 
 
 def space_of(form: NativeSpace) -> Space:
-    """Return the policy's space of a form."""
+    """Return the space of the policy for a native space."""
     if isinstance(form, NativeArray):
         return form.space
     return Dict.of({str(key): space_of(part) for key, part in form.parts})
@@ -81,7 +81,7 @@ def space_of(form: NativeSpace) -> Space:
 def arrays_in(
     form: NativeSpace, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], NativeArray]]:
-    """Yield a form's arrays with their paths, in the order of `leaves(space_of(form))`."""
+    """Yield the arrays of a native space with their paths, ordered as `leaves(space_of(form))`."""
     if isinstance(form, NativeArray):
         yield path, form
         return
@@ -90,7 +90,7 @@ def arrays_in(
 
 
 def example(form: NativeSpace, batch: int) -> Any:
-    """Return zeros [batch, ...] of a form, in the policy's dtypes and with strings as keys."""
+    """Return zeros [batch, ...] of a native space, with dtypes of the policy and string keys."""
     if isinstance(form, NativeArray):
         (leaf,) = leaves(form.space)
         return np.zeros((batch, *form.shape), leaf.dtype)
@@ -100,9 +100,10 @@ def example(form: NativeSpace, batch: int) -> Any:
 
 
 def decoder(form: NativeSpace, xp: Any = np) -> Callable[[Any], Any]:
-    """Return a function from a policy's arrays to the simulator's, with any leading axes.
+    """Return a function that converts arrays of a policy to those of the simulator.
 
-    Floats are clipped to their bounds. With `jax.numpy` dtypes stay the policy's.
+    Arrays may have leading axes. Floats are clipped to their bounds. With `jax.numpy`, dtypes do
+    not change.
     """
     if isinstance(form, NativeArray):
         return _array_decoder(form, xp)
@@ -131,7 +132,7 @@ def _array_decoder(form: NativeArray, xp: Any) -> Callable[[Any], Any]:
 
 
 def within(space: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a Box in a float dtype, rounded inwards."""
+    """Return the bounds of a Box in a float dtype, rounded towards the inside."""
     low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
     with np.errstate(over="ignore"):
         least, most = low.astype(dtype), high.astype(dtype)
@@ -141,28 +142,31 @@ def within(space: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode(form: NativeSpace, obs: Any, xp: Any) -> Any:
-    """Convert a simulator's observation [..., *shape] to the policy's arrays without checks.
+    """Convert an observation of a simulator [..., *shape] to the arrays of a policy, unchecked.
 
     Args:
-        form: of the observation.
+        form: native observation space.
         obs: arrays with any leading axes, in dicts and tuples.
         xp: `numpy` or `jax.numpy`.
 
     Raises:
-        ValueError: a part is missing.
+        ValueError: a key is missing.
     """
     return _encoded(form, [xp.asarray(value) for value in values_in(form, obs)])
 
 
 def read(form: NativeSpace, obs: Any) -> tuple[Any, bool]:
-    """Return observations as the policy's arrays [B, ...], and True if `obs` has no batch axis.
+    """Check observations and convert them to the arrays of a policy.
 
     Args:
-        form: of an observation.
-        obs: one observation as the simulator returns it, or arrays of several with a leading axis.
+        form: native observation space.
+        obs: one observation of the simulator, or a batch with a leading axis.
+
+    Returns:
+        Arrays [B, ...], and True if `obs` has no batch axis.
 
     Raises:
-        ValueError: an observation does not fit the space, or is not finite.
+        ValueError: an observation is outside of its space or not finite.
     """
     paths, forms = zip(*arrays_in(form), strict=True)
     try:
@@ -188,12 +192,12 @@ def read(form: NativeSpace, obs: Any) -> tuple[Any, bool]:
 
 
 def values_in(form: NativeSpace, obs: Any) -> list[Any]:
-    """Return an observation's parts in the order of `arrays_in`; a dict may replace a tuple.
+    """Return the arrays of an observation in the order of `arrays_in`.
 
-    Parts that the space does not have are left out, as in training.
+    A dict may replace a tuple. Unknown keys are ignored, as in training.
 
     Raises:
-        ValueError: a part is missing.
+        ValueError: a key is missing.
     """
     return [value for _, value in sorted(_values(form, obs, ()), key=operator.itemgetter(0))]
 
@@ -222,13 +226,13 @@ def _encoded(form: NativeSpace, values: list[Any]) -> Any:
     for value, (_, array) in zip(values, arrays_in(form), strict=True):
         (leaf,) = leaves(array.space)
         lead = value.shape[: value.ndim - len(array.shape)]
-        moved = value - np.asarray(array.start) if np.any(array.start) else value
-        parts.append(moved.reshape((*lead, *leaf.shape)).astype(leaf.dtype))
+        shifted = value - np.asarray(array.start) if np.any(array.start) else value
+        parts.append(shifted.reshape((*lead, *leaf.shape)).astype(leaf.dtype))
     return tree_of(space_of(form), parts)
 
 
 def _check(path: tuple[str, ...], value: np.ndarray, array: NativeArray) -> None:
-    """Check that an array's values are finite, and that integers are in their space."""
+    """Raise ValueError if values are not finite, or integers are outside of their space."""
     diverged = diverged_value(np.zeros(()), [(path, value)])
     if diverged:
         raise ValueError(
@@ -246,20 +250,20 @@ def _check(path: tuple[str, ...], value: np.ndarray, array: NativeArray) -> None
 
 
 class WrongValue(NamedTuple):
-    """The first value that is not an integer of a range."""
+    """The first value that is not an integer in its range."""
 
-    at: tuple[int, ...]  # its index
-    least: Any  # smallest integer of the range there
-    most: Any  # largest integer of the range there
+    at: tuple[int, ...]  # index of the value
+    least: Any  # smallest integer of its range
+    most: Any  # largest integer of its range
 
 
 def first_outside(value: np.ndarray, low: Any, high: Any) -> WrongValue | None:
-    """Return the first value that is not an integer from `low` to `high`; None without any.
+    """Return the first value that is not an integer from `low` to `high`, or None.
 
     Args:
         value: numbers.
-        low: smallest integers; broadcast to the shape of `value`.
-        high: largest integers, as `low`.
+        low: smallest integers, broadcast to the shape of `value`.
+        high: largest integers, broadcast likewise.
     """
     fits = (value >= low) & (value <= high) & (value == np.floor(value))
     if fits.all():
@@ -270,9 +274,9 @@ def first_outside(value: np.ndarray, low: Any, high: Any) -> WrongValue | None:
 
 
 def whole_range(array: NativeArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest integers of an array in the simulator, [shape] or [].
+    """Return the smallest and largest integers of an array of the simulator, [shape] or [].
 
-    Of a Box they are those of its dtype.
+    For a Box, they are the limits of its dtype.
     """
     space = array.space
     if isinstance(space, Box):
@@ -290,7 +294,7 @@ def _name(path: tuple[str, ...]) -> str:
 
 
 def _expected(form: NativeSpace) -> str:
-    """Describe a form: the kind and shape of each of its arrays."""
+    """Describe the kind and shape of each array of a native space."""
     if isinstance(form, NativeArray):
         shape = f" of shape {form.shape}" if form.shape else ""
         return f"{type(form.space).__name__}{shape}"

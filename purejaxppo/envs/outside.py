@@ -1,4 +1,4 @@
-"""Conversion of observations and actions for simulators that run outside of this library."""
+"""Convert observations and actions for policies that act in a simulator outside of this library."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -24,52 +24,52 @@ from purejaxppo.spaces import MASK, example
 
 
 class PolicyRows(NamedTuple):
-    """Observations as a policy reads them, and a function that converts its actions."""
+    """Observations in the form of a policy, and a function that converts its actions back."""
 
     obs: Any  # [N, ...]
-    to_simulator: Callable[[Any], Any]  # the policy's actions [N, ...] -> the simulator's
+    to_simulator: Callable[[Any], Any]  # actions of the policy [N, ...] -> those of the simulator
     present: np.ndarray  # [N] bool: False for agents without an observation
 
 
 class SpaceConverter:
-    """Converts between a simulator's own observations and actions, and a policy's.
+    """Convert between the observations and actions of a simulator and those of a policy.
 
     Args:
-        spec: of the environment.
+        spec: spec of the environment.
     """
 
     def __init__(self, spec: EnvSpec) -> None:
-        """Prepare the conversions."""
+        """Set up the conversions."""
         self.team = spec.team
         native = _row_native(spec.team) if spec.team else spec.native
         self.form: NativeSpace = native.observation if native else form_of(spec.observation)
         self.action = native.action if native else None
 
     def rows(self, obs: Any) -> PolicyRows:
-        """Check and convert observations: one, a batch, or those of a whole world.
+        """Check and convert observations: one, a batch, or one of each agent.
 
         Raises:
-            ValueError: an observation does not fit its space, or is not finite.
+            ValueError: an observation is outside of its space or not finite.
         """
         if self.team and not (isinstance(obs, Mapping) and set(obs) == set(_names(self.team))):
-            return _world(self.team, obs)
+            return _agent_rows(self.team, obs)
         rows, single = read(self.form, obs)
         size = len(jax.tree.leaves(rows)[0])
 
         def to_simulator(action: Any) -> Any:
             if self.team:
                 return _agent_actions(self.team, action, rows["agent"], single)
-            own = action if self.action is None else decoder(self.action)(action)
-            return _row(own, 0) if single else own
+            decoded = action if self.action is None else decoder(self.action)(action)
+            return _row(decoded, 0) if single else decoded
 
         return PolicyRows(rows, to_simulator, np.ones(size, bool))
 
     def encode(self, obs: Any) -> Any:
-        """Convert traced observations [N, ...] to the policy's arrays."""
+        """Convert traced observations [N, ...] to the arrays of the policy."""
         return encode(self.form, obs, jnp)
 
     def decode(self, action: Any) -> Any:
-        """Convert traced actions [N, ...] to the simulator's form, in the policy's dtypes."""
+        """Convert traced actions [N, ...] to those of the simulator; dtypes do not change."""
         if self.action is None:
             return action
         flat = self.team is not None
@@ -77,7 +77,7 @@ class SpaceConverter:
 
 
 def _row_native(team: Team) -> NativeSpaces | None:
-    """Return the form of a row with the agent's own `obs`; None where the agents' forms differ."""
+    """Return the native spaces of a row; None if those of the agents differ."""
     first, *_ = team.native
     if any(native != first for native in team.native):
         return None
@@ -94,7 +94,7 @@ def _row(tree: Any, i: int) -> Any:
 
 
 def _agent_actions(team: Team, action: Any, agents: np.ndarray, single: bool) -> Any:
-    """Return the actions of rows; a list where the rows' agents have different spaces."""
+    """Return the actions of rows; a list if the spaces of their agents differ."""
     actions = [team.to_agent_action(_row(action, i), int(agent)) for i, agent in enumerate(agents)]
     if single:
         return actions[0]
@@ -102,11 +102,11 @@ def _agent_actions(team: Team, action: Any, agents: np.ndarray, single: bool) ->
     return jax.tree.map(lambda *x: np.stack(x), *actions) if len(spaces) == 1 else actions
 
 
-def _world(team: Team, obs: Any) -> PolicyRows:
-    """Return the rows of one world: a dict of the present agents, or all agents in order.
+def _agent_rows(team: Team, obs: Any) -> PolicyRows:
+    """Convert one observation per agent: a dict of the present agents, or a list of all.
 
     Raises:
-        ValueError: an agent is unknown, or an observation does not fit.
+        ValueError: an agent is unknown, or an observation is outside of its space.
     """
     if team.state is not None:
         raise ValueError(
@@ -137,8 +137,7 @@ def _world(team: Team, obs: Any) -> PolicyRows:
             raise ValueError(f"agent {key}: {error}") from None
         if not single:
             raise ValueError(f"agent {key}: got a batch. Pass one observation for each agent.")
-        own, mask = split_mask_off(_row(encoded, 0), space_of(form))
-        seen[i] = own
+        seen[i], mask = split_mask_off(_row(encoded, 0), space_of(form))
         masks[i] = jax.tree.map(lambda x: never_empty(x, np), mask)
     agents = np.arange(team.size, dtype=np.int32)
     rows: dict[str, Any] = {"agent": agents, "obs": team.join(seen, np)}

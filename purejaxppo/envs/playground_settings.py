@@ -1,16 +1,16 @@
-"""Playground's tuned parameters of Brax's PPO as settings of ours, for `--config playground/TASK`.
+"""Convert Playground's tuned parameters of Brax PPO to a config, for `--config playground/TASK`.
 
-What has no setting of the same meaning (`docs/playground.md` says more):
+Settings that differ from Brax (see `docs/playground.md`):
 
     rollout_length       Brax collects unrolls until it has batch_size x num_minibatches of them.
-    recompute_advantages Brax estimates advantages at each gradient step with the newest critic,
-                         over one unroll; ours anew at each epoch, over the rollout.
-    init_std             softplus(0) + 0.001, the standard deviation that Brax's policy starts with.
-    initializer          LeCun's normal for LeCun's uniform: the same variance.
-    total_timesteps      of actions; num_timesteps counts each of their repeats.
+    recompute_advantages Brax computes advantages at each gradient step, over one unroll;
+                         purejaxppo at each epoch, over the rollout.
+    init_std             softplus(0) + 0.001, the initial standard deviation of Brax's policy.
+    initializer          LeCun normal instead of LeCun uniform; both have the same variance.
+    total_timesteps      counts actions; num_timesteps counts each repeat of an action.
     eval.interval        Brax also evaluates the untrained agent.
-    num_resets_per_eval  none: every episode begins with a start of its own.
-    gae_lambda           Brax's advantage is delta + gamma A', with lambda in A' alone; ours GAE's.
+    num_resets_per_eval  ignored: every episode has a fresh start.
+    gae_lambda           Brax's advantage is delta + gamma A', with lambda only in A'; here it is GAE.
 """
 
 from collections.abc import Mapping
@@ -26,32 +26,32 @@ NETWORK = {
     "policy_obs_key": "state",
     "value_obs_key": "state",
 }
-"""Networks of Brax's PPO where a task's parameters do not say."""
+"""Default networks of Brax PPO."""
 OTHERS = {
     "max_grad_norm": 0.0,
     "clipping_epsilon": 0.3,
     "num_eval_envs": 128,
     "network_factory": {},
 }
-"""Further defaults of Brax's PPO; a norm of 0 clips no gradient."""
+"""More defaults of Brax PPO; max_grad_norm = 0 disables clipping."""
 IGNORED = ("num_resets_per_eval",)
-STATE_ALONE = ("SpotFlatTerrainJoystick",)
-"""Tasks whose observation has parts, and whose critic is yet to see no more than the policy."""
+STATE_ONLY = ("SpotFlatTerrainJoystick",)
+"""Tasks with dict observations whose critic only observes the policy's entry."""
 
 
 def settings(task: str) -> dict[str, Any]:
-    """A config's sections, as plain values, from the parameters that Playground tuned for a task.
+    """Return the sections of a config, as plain values, from Playground's parameters for a task.
 
     Raises:
-        ValueError: Playground is not installed, has no such task or no parameters for it, or has
-            a parameter that is not known here.
+        ValueError: Playground is not installed, the task is unknown or has no parameters, or a
+            parameter is not supported.
     """
     registry.resolve(EnvConfig(name=f"playground/{task}"))
     return translated(task, tuned(task))
 
 
 def tuned(task: str) -> dict[str, Any]:
-    """Playground's own `brax_ppo_config` of a task, as plain values."""
+    """Return Playground's `brax_ppo_config` of a task, as plain values."""
     # Playground and MJX print on stdout where warp has no CUDA device.
     with quiet():
         from mujoco_playground import registry as playground
@@ -71,16 +71,16 @@ def tuned(task: str) -> dict[str, Any]:
 
 
 def translated(task: str, brax: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of Brax's PPO for a Playground task as sections of a config.
+    """Convert parameters of Brax PPO for a Playground task to sections of a config.
 
     Raises:
-        ValueError: a parameter that is not known here.
+        ValueError: a parameter is not supported.
     """
-    known = _Read({**OTHERS, **brax})
+    known = _TrackedDict({**OTHERS, **brax})
     repeats, episode_length = known["action_repeat"], known["episode_length"]
     steps = known["num_timesteps"] // repeats
     unrolls = known["batch_size"] * known["num_minibatches"]
-    made = {
+    sections = {
         "env": {
             "name": f"playground/{task}",
             "num_envs": known["num_envs"],
@@ -112,19 +112,19 @@ def translated(task: str, brax: Mapping[str, Any]) -> dict[str, Any]:
         "total_timesteps": steps,
     }
     known.check_all_read(task)
-    return made
+    return sections
 
 
 def network(task: str, factory: Mapping[str, Any]) -> dict[str, Any]:
-    """Networks of Brax's PPO as the section `network`.
+    """Convert the networks of Brax PPO to the section `network`.
 
     Raises:
-        ValueError: a parameter that is not known here.
+        ValueError: a parameter is not supported.
     """
-    known = _Read(factory)
+    known = _TrackedDict(factory)
     keys = [known["policy_obs_key"]], [known["value_obs_key"]]
-    has_parts = keys[0] != keys[1] or task in STATE_ALONE
-    made = {
+    has_parts = keys[0] != keys[1] or task in STATE_ONLY
+    section = {
         "hidden": list(known["policy_hidden_layer_sizes"]),
         "critic_hidden": list(known["value_hidden_layer_sizes"]),
         "activation": "swish",
@@ -137,11 +137,11 @@ def network(task: str, factory: Mapping[str, Any]) -> dict[str, Any]:
         "min_std": 0.001,
     }
     known.check_all_read(task)
-    return made
+    return section
 
 
-class _Read(dict[str, Any]):
-    """Parameters that remember which of them were read, so that none is dropped."""
+class _TrackedDict(dict[str, Any]):
+    """A dict that records which keys were read, to detect unsupported parameters."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__(values)
@@ -152,7 +152,7 @@ class _Read(dict[str, Any]):
         return super().__getitem__(key)
 
     def check_all_read(self, task: str) -> None:
-        """Raise ValueError if a parameter was not read."""
+        """Raise ValueError if a key was not read."""
         if unknown := sorted(set(self) - self.read):
             raise ValueError(
                 f"--config playground/{task}: purejaxppo does not support these parameters of "
