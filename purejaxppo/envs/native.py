@@ -1,8 +1,8 @@
 """Convert between the observations and actions of a simulator and the arrays of a policy.
 
-A policy uses the arrays of a `Space`: integers from 0, dicts, vectors with one axis. A simulator may
-use integers from a `start`, tuples, other shapes and other dtypes. Its spaces are described by
-`NativeSpace`. Worker processes import this module, so it avoids JAX: `xp` is `numpy` or `jax.numpy`.
+A policy uses the arrays of a `Space`: integers from 0, dicts, vectors with one axis. A simulator
+may use integers from a `start`, tuples, other shapes and other dtypes. `NativeSpace` describes its
+spaces. Worker processes import this module, so it avoids JAX: `xp` is `numpy` or `jax.numpy`.
 """
 
 import operator

@@ -10,7 +10,7 @@ Settings that differ from Brax (see `docs/playground.md`):
     total_timesteps      counts actions; num_timesteps counts each repeat of an action.
     eval.interval        Brax also evaluates the untrained agent.
     num_resets_per_eval  ignored: every episode has a fresh start.
-    gae_lambda           Brax's advantage is delta + gamma A', with lambda only in A'; here it is GAE.
+    gae_lambda           Brax's advantage is delta + gamma A', with lambda only in A'; here GAE.
 """
 
 from collections.abc import Mapping

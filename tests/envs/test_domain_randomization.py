@@ -110,7 +110,7 @@ class TestBrax:
             state, _ = env.reset(key)
             still = state.pipeline_state
             init = env.env.env.pipeline_init
-            with env.env._exchanged():
+            with env.env._replaced():
                 still = init(jnp.zeros_like(still.q), jnp.zeros_like(still.qd))
             state = state.replace(pipeline_state=still)
             _, out = env.step(key, state, jnp.full(1, 0.1))
