@@ -119,7 +119,7 @@ def test_every_task_has_settings_that_a_run_saves_as_plain_values(task):
 
 def test_an_unknown_tuned_parameter_is_rejected():
     brax = playground_settings.tuned("CheetahRun")
-    with pytest.raises(ValueError, match="CheetahRun: .* of Playground: momentum"):
+    with pytest.raises(ValueError, match=r"CheetahRun: .* of Playground: momentum"):
         playground_settings.translated("CheetahRun", {**brax, "momentum": 0.9})
     network = {"network_factory": {"layer_norm": True}}
     with pytest.raises(ValueError, match="of Playground: layer_norm"):
