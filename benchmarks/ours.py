@@ -99,7 +99,7 @@ def rollouts(sizes: Sizes, seconds: float) -> None:
         key, now = jax.random.split(key)
         out = learner.collect(parts, agent, state, now, 0.0)
         rows = out.transitions
-        return out.end, key, jnp.sum(rows.valid), (rows, out.obs_buffer, out.episodes)
+        return out.end, key, jnp.sum(rows.valid), (rows, out.stored, out.episodes)
 
     carried = state.rollout, state.key
 

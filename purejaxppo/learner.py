@@ -244,7 +244,7 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
             loss=partial(minibatch_loss, parts, agent, value_stats, hp),
             psum=parts.shards.psum,
             before_epoch=before_epoch,
-            prepare=partial(read_minibatch, parts, rollout.obs_buffer),
+            prepare=partial(read_minibatch, parts, rollout.stored),
             project=optimizers.projection(params, parts.policy.network.limits),
         ),
         params,
@@ -459,6 +459,6 @@ def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> Run
         def sums(obs: Obs, valid: Array) -> Tree:
             return normalize.sum_rows(function(parts.policy.normalizable(obs)), valid)
 
-        return parts.storage.sum_rows(sums, rollout.obs_buffer, transitions.obs, transitions.valid)
+        return parts.storage.sum_rows(sums, rollout.stored, transitions.obs, transitions.valid)
 
     return normalize.merge_stats(stats, total, jnp.sum(transitions.valid), parts.shards.psum)

@@ -150,7 +150,7 @@ class Rollout(NamedTuple):
     """T steps of N environments, with the data needed to learn from them."""
 
     transitions: Transition  # [T, N]
-    obs_buffer: ObsBuffer  # data behind transitions.obs
+    stored: ObsBuffer  # data behind transitions.obs
     carry: Carry  # [N, ...] recurrent carry before the first row
     end: RolloutState  # after the last row
     episodes: Episodes

@@ -170,7 +170,7 @@ def test_advantages_equal_those_computed_per_decision(script, rnn, make_config, 
         args = parts, state.agent
         reward = rows.transitions.reward
         batch = learner.make_batch(*args, rows, reward, hp, state.value_stats)
-        read = learner.read_minibatch(parts, rows.obs_buffer, batch)
+        read = learner.read_minibatch(parts, rows.stored, batch)
         losses = learner.minibatch_loss(*args, state.value_stats, hp, state.agent.params, read)[1]
         return rows.end, batch, losses
 

@@ -415,7 +415,7 @@ def test_bonus_and_auxiliary_losses_do_not_read_the_next_episodes_first_observat
         given = rollout._replace(transitions=changed)
         keys = streams.split_keys(state.key)
         batch = learner.make_batch(parts, state.agent, given, rows.reward, hp, state.value_stats)
-        batch = learner.read_minibatch(parts, given.obs_buffer, batch)
+        batch = learner.read_minibatch(parts, given.stored, batch)
         evaluate = parts, state.agent, state.value_stats, hp, state.agent.params, batch
         found = learner.evaluate_minibatch(*evaluate).auxiliary_losses
         return learner.add_bonus(parts, state, given, rows.reward, hp, keys), found

@@ -64,7 +64,7 @@ def test_the_collector_alternates_inference_and_environment_steps(parts, state, 
     def collected(start):
         start = learner.begin_rollout(parts, start, key, 0.0)
         rollout = collect(parts.env, act, start, key, 16, storage=parts.storage)
-        return rollout, parts.storage.read(rollout.obs_buffer, rollout.transitions.obs)
+        return rollout, parts.storage.read(rollout.stored, rollout.transitions.obs)
 
     rollout, seen = collected(state.rollout)
     last, transitions, episodes = rollout.end, rollout.transitions, rollout.episodes
@@ -107,7 +107,7 @@ def test_collector_and_trainer_equal_train_step(parts, state):
             ppo.Update(
                 loss=partial(learner.minibatch_loss, parts, agent, stats, now),
                 psum=lambda x: x,
-                prepare=partial(learner.read_minibatch, parts, rollout.obs_buffer),
+                prepare=partial(learner.read_minibatch, parts, rollout.stored),
             ),
             agent.params,
             state.opt_state,

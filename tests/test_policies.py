@@ -205,7 +205,7 @@ def test_gradients_reach_back_through_one_sequence_only(make_training, key):
             state.value_stats,
             hp,
             state.agent.params,
-            learner.read_minibatch(parts, rollout.obs_buffer, batch),
+            learner.read_minibatch(parts, rollout.stored, batch),
         )
         # The last step of the second sequence of each environment.
         return jnp.sum(evaluation.value_loss[4:, -1])
@@ -251,7 +251,7 @@ def test_masked_actions_are_never_drawn_and_masks_reach_the_update(make_training
     batch = jax.jit(partial(learner.make_batch, parts))(
         state.agent, rollout, transitions.reward, training.hp, state.value_stats
     )
-    rows = learner.read_minibatch(parts, rollout.obs_buffer, batch)
+    rows = learner.read_minibatch(parts, rollout.stored, batch)
     mask = transitions.obs["action_mask"]
     for obs in (rows.obs, parts.policy.normalize_obs(rollout.obs_stats, rows.obs)):
         assert obs["action_mask"].dtype == jnp.uint8

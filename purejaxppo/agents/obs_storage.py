@@ -228,7 +228,7 @@ def before_and_after(storage: ObsStorage, rollout: Rollout) -> tuple[Obs, Obs]:
 
     After the last step of an episode, this is the true last observation.
     """
-    obs = storage.read(rollout.obs_buffer, rollout.transitions.obs)
+    obs = storage.read(rollout.stored, rollout.transitions.obs)
     return obs, next_entries(obs, rollout.end.obs, rollout.transitions.absent)
 
 

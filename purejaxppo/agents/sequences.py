@@ -46,7 +46,7 @@ class SingleSteps:
             return unroll((), obs, start, None)[1:3]
 
         rows = rollout.transitions
-        outputs = storage.map_rows(function, rollout.obs_buffer, rows.obs, rows.start)
+        outputs = storage.map_rows(function, rollout.stored, rows.obs, rows.start)
         return RolloutOutputs((), rollout.carry, *outputs)
 
     def split(self, rows: T) -> T:
@@ -94,7 +94,7 @@ class Sequences:
             carry: Carry, interval: tuple[StoredObs, Array, Array | None]
         ) -> tuple[Carry, tuple[Carry, Array, Array]]:
             rows, start, absent = interval
-            out = unroll(carry, storage.read(rollout.obs_buffer, rows), start, absent)
+            out = unroll(carry, storage.read(rollout.stored, rows), start, absent)
             return out.carry, (carry, out.dist_params, out.critic)
 
         after, outs = jax.lax.scan(sequence, rollout.carry, intervals)

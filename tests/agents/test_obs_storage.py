@@ -223,7 +223,7 @@ def test_stored_observations_equal_those_the_policy_acted_on(task, wrappers, res
             state = learner.begin_rollout(parts, state, key, 0.0)
             rollout = collect(parts.env, act, state, key, 24, storage=parts.storage)
             rows, state = rollout.transitions, rollout.end
-        return parts.storage.read(rollout.obs_buffer, rows.obs), rows.action, rows.valid
+        return parts.storage.read(rollout.stored, rows.obs), rows.action, rows.valid
 
     read, acted_on, valid = jax.jit(run)(jax.random.key(0))
     np.testing.assert_array_equal(read, acted_on)
@@ -346,7 +346,7 @@ def test_series_and_full_storage_give_bit_identical_windows(config):
         key = jax.random.key(7)
         state = learner.begin_rollout(parts, state, key, 0.0)
         rollout = collect(parts.env, act, state, key, 24, storage=parts.storage)
-        obs = parts.storage.read(rollout.obs_buffer, rollout.transitions.obs)
+        obs = parts.storage.read(rollout.stored, rollout.transitions.obs)
         return rollout.end, obs, rollout.episodes
 
     runs, broke = [jax.jit(partial(run, parts)) for parts in both], 0

@@ -66,7 +66,7 @@ def step(parts, agent, rollout, batch, hp, key):
         ppo.Update(
             loss=of_minibatch(learner.minibatch_loss, parts, agent, hp),
             psum=lambda x: x,
-            prepare=partial(learner.read_minibatch, parts, rollout.obs_buffer),
+            prepare=partial(learner.read_minibatch, parts, rollout.stored),
         ),
         agent.params,
         optimizers.init_state(parts.config.ppo, agent.params),
@@ -189,7 +189,7 @@ def test_mirrored_recurrent_sequences_start_with_an_empty_carry(make_config, key
     )
     parts = make_parts(config)
     agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
-    rows = learner.read_minibatch(parts, rollout.obs_buffer, batch)
+    rows = learner.read_minibatch(parts, rollout.stored, batch)
     assert rows.obs.shape == (24, 4, 4)
     assert rows.log_prob.shape == (24, 4)
     evaluate = jax.jit(of_minibatch(learner.evaluate_minibatch, parts, agent, hp))
@@ -224,13 +224,13 @@ def test_a_symmetric_step_on_stored_series_equals_one_on_full_windows(key, kind)
     assert isinstance(parts.storage, WindowedObs)
     agent, rollout, batch, hp = experience_of(parts, key, lopsided(10))
     hp = hp._replace(symmetry_coef=jnp.float32(1))
-    windows = parts.storage.read(rollout.obs_buffer, batch.obs)
-    in_full = rollout._replace(obs_buffer=()), batch._replace(obs=windows)
+    windows = parts.storage.read(rollout.stored, batch.obs)
+    in_full = rollout._replace(stored=()), batch._replace(obs=windows)
     changes, seen = [], []
     for given in [(parts, rollout, batch), (whole, *in_full), (one_sided, rollout, batch)]:
         change, _ = jax.jit(lambda given=given: step(given[0], agent, *given[1:], hp, key))()
         changes.append(change)
-        seen.append(learner.read_minibatch(given[0], given[1].obs_buffer, given[2]).obs)
+        seen.append(learner.read_minibatch(given[0], given[1].stored, given[2]).obs)
     np.testing.assert_array_equal(seen[0], seen[1])
     if kind == "augment":
         np.testing.assert_array_equal(seen[0], np.concatenate([seen[2], -seen[2]]))

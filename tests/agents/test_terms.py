@@ -79,7 +79,7 @@ def test_the_total_loss_adds_coefficients_times_auxiliary_losses():
         rollout = learner.collect(parts, agent, state.rollout, jax.random.key(2), 0.0)
         rows = rollout.transitions.reward, state.value_stats
         batch = learner.make_batch(parts, agent, rollout, rows[0], hp, rows[1])
-        rows = learner.read_minibatch(parts, rollout.obs_buffer, batch)
+        rows = learner.read_minibatch(parts, rollout.stored, batch)
         evaluate = (parts, agent, state.value_stats, hp, agent.params, rows)
         out = parts.policy.apply(agent, (), rows.obs, rows.start)
         return *learner.minibatch_loss(*evaluate), out.features, rows.valid
