@@ -89,19 +89,22 @@ def test_the_console_script_calls_the_main_module():
         (["x"], "unknown command x. Commands: train, evaluate, sweep, export, list, init"),
         (["--config", "a.yaml"], "the command is missing. Run: purejaxppo train --config a.yaml"),
         (["--run", "runs/a"], "the command is missing. Run: purejaxppo evaluate --run runs/a"),
-        (["list"], "needs the name of a list: there are envs and configs"),
-        (["list", "env"], "no such list. Did you mean 'envs'?"),
-        (["list", "envs", "dumy/*"], "no environment fits. Did you mean 'dummy'?"),
-        (["list", "envs", "dummy/x*"], "list envs dummy/x*: no environment fits"),
-        (["list", "configs", "hoper.yaml"], "no config fits. Did you mean 'hopper.yaml'?"),
-        (["list", "configs", "a", "b"], "takes one pattern, but 'b' follows it"),
-        (["init"], "needs a kind and a file, as in purejaxppo init env walk.py"),
-        (["init", "envs", "walk.py"], "no such kind. Did you mean 'env'?"),
-        (["init", "env"], "takes one file, and none is there: try purejaxppo init env walk.py"),
-        (["init", "env", "a.py", "b.py"], "takes one file, and not 2"),
-        (["init", "env", "walk"], "walk: the name of a Python module is needed"),
-        (["init", "env", "my-walk.py"], "my-walk.py: the name of a Python module is needed"),
-        (["init", "env", "class.py"], "class.py: the name of a Python module is needed"),
+        (["list"], "the name of a list is missing. Use envs or configs."),
+        (["list", "env"], "unknown list. Did you mean 'envs'?"),
+        (["list", "envs", "dumy/*"], "no environment matches. Did you mean 'dummy'?"),
+        (["list", "envs", "dummy/x*"], "list envs dummy/x*: no environment matches"),
+        (["list", "configs", "hoper.yaml"], "no config matches. Did you mean 'hopper.yaml'?"),
+        (["list", "configs", "a", "b"], "takes only one pattern. Remove 'b'."),
+        (
+            ["init"],
+            "the kind and the file are missing. Use for example: purejaxppo init env walk.py.",
+        ),
+        (["init", "envs", "walk.py"], "unknown kind. Did you mean 'env'?"),
+        (["init", "env"], "requires a file. Use for example: purejaxppo init env walk.py"),
+        (["init", "env", "a.py", "b.py"], "takes only one file."),
+        (["init", "env", "walk"], "walk: must be a Python file name"),
+        (["init", "env", "my-walk.py"], "my-walk.py: must be a Python file name"),
+        (["init", "env", "class.py"], "class.py: must be a Python file name"),
         (["init", "env", "no/walk.py"], "no/walk.py: the folder no does not exist"),
     ],
 )
@@ -184,7 +187,11 @@ def test_an_error_of_several_tasks_is_printed_once(capsys, monkeypatch):
     assert command.main(["list", "envs", "dummy"]) == 0
     lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     said = dict(line.split(maxsplit=1) for line in lines)
-    assert said == {"dummy/a": "needs models", "dummy/b": "as dummy/a", "dummy/c": "needs a map"}
+    assert said == {
+        "dummy/a": "needs models",
+        "dummy/b": "same as dummy/a",
+        "dummy/c": "needs a map",
+    }
 
 
 @toy
@@ -203,7 +210,7 @@ def test_missing_families_are_listed_with_the_command_that_installs_them(capsys,
         assert set(said) == {f"{family}/" for family in families.ADAPTERS}
         assert said["brax/"] == families.load("brax").about
         assert said["gymnax/"] == "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'"
-        assert last == "`purejaxppo list envs FAMILY` prints the tasks of one"
+        assert last == "`purejaxppo list envs FAMILY` lists the tasks of a family"
 
 
 @toy

@@ -152,9 +152,9 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([], "--run needs the folder of a run"),
-        (["--run", "run", "--stochastic", "--deterministic"], "only one of them can be"),
-        (["run"], "'run' is not a flag. Did you mean --run run?"),
+        ([], "--run is missing. Give a run folder"),
+        (["--run", "run", "--stochastic", "--deterministic"], "exclude each other"),
+        (["run"], "'run': flags start with --. Did you mean --run run?"),
         (["--run", "nowhere"], "nowhere: not a run folder"),
         (["--run", "run", "--checkpoint", "7"], "unknown checkpoint '7'. Checkpoints: last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes = 0: must be at least 1"),

@@ -1,4 +1,4 @@
-"""The commands, a module each."""
+"""The commands: one module each."""
 
 import atexit
 import gc
@@ -14,7 +14,7 @@ from purejaxppo.runs.console import fail, ignore_output_errors, print_warnings
 
 
 class Command(NamedTuple):
-    """A command's module, which has `main(args) -> exit code`, and its description."""
+    """Module of a command, with a function `main(args) -> exit code`, and its description."""
 
     module: str
     about: str
@@ -23,30 +23,32 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("purejaxppo.cli.train", "train an agent; the same command resumes"),
+    "train": Command("purejaxppo.cli.train", "train an agent, or resume training"),
     "evaluate": Command("purejaxppo.cli.evaluate", "score a trained agent, or write a video of it"),
-    "sweep": Command("purejaxppo.sweep.__main__", "train many settings and compare them", False),
-    "export": Command("purejaxppo.export.__main__", "write a policy as one file, .onnx or .npz"),
+    "sweep": Command(
+        "purejaxppo.sweep.__main__", "train with many settings and compare them", False
+    ),
+    "export": Command("purejaxppo.export.__main__", "export a policy to a file, .onnx or .npz"),
     "list": Command("purejaxppo.cli.list", "list environments and configs"),
-    "init": Command("purejaxppo.cli.init", "write an example of your own to start from"),
+    "init": Command("purejaxppo.cli.init", "write a template for custom code"),
 }
 
 
 def begin_process() -> None:
-    """Sets up a process that runs one command and ends."""
+    """Set up a process that runs one command."""
     ignore_output_errors()
     print_warnings()
     atexit.register(interrupts.end_children)
-    gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays
+    gc.set_threshold(10_000, 10, 10)  # imports and traces create mostly permanent objects
 
 
 def start(name: str, words: Sequence[str], *, own_process: bool = True) -> int:
-    """Run a command on a command line; returns the exit code. Help is printed without JAX.
+    """Run a command and return its exit code. Help is printed without importing JAX.
 
     Args:
-        name: of the command.
-        words: the command line after it.
-        own_process: True if this process ends with the command.
+        name: name of the command.
+        words: the command line after the name.
+        own_process: True if the process exits after the command.
     """
     command = COMMANDS[name]
     try:
@@ -64,10 +66,10 @@ def start(name: str, words: Sequence[str], *, own_process: bool = True) -> int:
 
 
 def imported(module: str) -> ModuleType:
-    """A command's module, in a process of its own.
+    """Import a command's module, in a process that exits after the command.
 
-    What it imports stays to the end, and the garbage collector visits it no more, also at the end:
-    visits cost a short command tenths of a second.
+    Its objects are hidden from the garbage collector, which saves a short command tenths of a
+    second.
     """
     try:
         command = importlib.import_module(module)

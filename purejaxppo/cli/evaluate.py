@@ -1,4 +1,4 @@
-"""`purejaxppo evaluate --run runs/hopper-s0`: restore a checkpoint and score it."""
+"""The command `purejaxppo evaluate --run runs/hopper-s0`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,32 +20,32 @@ from purejaxppo.video import video
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     return parser.run(lambda words: run(parser.parse(EvaluateFlags, words)), args)
 
 
 def check(command: EvaluateFlags) -> None:
-    """Checks the flags.
+    """Check the flags.
 
     Raises:
-        ValueError: they are incomplete, or do not go together.
+        ValueError: a flag is missing, or flags contradict each other.
     """
     if not command.run:
-        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
+        raise ValueError("--run is missing. Give a run folder, as in --run runs/hopper-s0.")
     if command.render:
         video.check_target(command.render)
     if command.stochastic and command.deterministic:
-        raise ValueError("--stochastic and --deterministic: only one of them can be")
-    one = command.deterministic or command.render or command.checkpoint != EvaluateFlags.checkpoint
-    if command.elo and one:
+        raise ValueError("--stochastic and --deterministic exclude each other. Use one of them.")
+    has_checkpoint = command.checkpoint != EvaluateFlags.checkpoint
+    if command.elo and (command.deterministic or command.render or has_checkpoint):
         raise ValueError(
-            "--elo rates all of a run's saves, by sampled actions: leave off --checkpoint, "
-            "--deterministic and --render"
+            "--elo rates all checkpoints of a run with sampled actions. Remove --checkpoint, "
+            "--deterministic and --render."
         )
 
 
 def run(command: EvaluateFlags) -> int:
-    """Evaluates, prints one line, and draws if asked to."""
+    """Evaluate a run, print the result, and write a video if --render is given."""
     check(command)
     # Custom code may change the current folder.
     run_dir, picture = (Path(path).absolute() for path in (command.run, command.render))
@@ -63,30 +63,32 @@ def run(command: EvaluateFlags) -> int:
         agent = agent.member(command.member)
     if command.render:
         agent.check_single("--render", command.run)
-    how = agent.config.eval
+    settings = agent.config.eval
     if command.stochastic or command.deterministic:
-        how = dataclasses.replace(how, stochastic=command.stochastic)
-    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {how.policy} policy")
-    result = evaluate(agent, command.episodes, seed=command.seed, deterministic=not how.stochastic)
+        settings = dataclasses.replace(settings, stochastic=command.stochastic)
+    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {settings.policy} policy")
+    result = evaluate(
+        agent, command.episodes, seed=command.seed, deterministic=not settings.stochastic
+    )
     for i, member in enumerate(agent.members):
         print(f"{i}, seed {member.seed}: {result.member(i)}")
     print(result)
-    report(agent, run_dir, command.seed, deterministic=not how.stochastic)
+    report(agent, run_dir, command.seed, deterministic=not settings.stochastic)
     if command.render:
-        print(f"drawing an episode of its own into {command.render} ...", flush=True)
-        print(draw(agent, picture, seed=command.seed, stochastic=how.stochastic))
+        print(f"writing a video of another episode to {command.render} ...", flush=True)
+        print(draw(agent, picture, seed=command.seed, stochastic=settings.stochastic))
     return 0
 
 
 def report(agent: Agent, run_dir: Path, seed: int, *, deterministic: bool) -> None:
-    """Prints and draws the report of the task's family on a controller, if it has one."""
+    """Print the report of the task's family and save its figure, if the family has a report."""
     family, _ = registry.resolve(agent.config.env)
     if agent.members or family.report is None:
         return
     if agent.config.network.rnn != "none" or agent.config.env.obs_indices:
-        print("no report: it takes a policy without memory that sees the whole observation")
+        print("no report: it requires a policy without memory and without env.obs_indices")
         return
-    picture = run_dir / "report.png"
+    figure = run_dir / "report.png"
     act = agent.controller(deterministic=deterministic)
-    print(family.report(registry.make_task(agent.config.env), act, seed, str(picture)))
-    print(f"drawn in {short_path(picture)}")
+    print(family.report(registry.make_task(agent.config.env), act, seed, str(figure)))
+    print(f"figure: {short_path(figure)}")

@@ -1,4 +1,4 @@
-"""Flags of the commands that are not fields of a config; their docstrings are the help."""
+"""Flags of the commands, in addition to config fields. The docstrings are the help."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,10 +8,10 @@ from purejaxppo.config.schema import Scalar, setting
 
 @dataclass(frozen=True)
 class TrainFlags:
-    """Train PPO.
+    """Train an agent with PPO.
 
-    A config is read first, and flags replace single fields of it. Running the same command again
-    resumes; Ctrl-C saves and ends.
+    Flags override fields of the config. Ctrl-C saves and exits. Run the same command again to
+    resume.
 
     Examples:
       purejaxppo train --config hopper.yaml
@@ -23,29 +23,33 @@ class TrainFlags:
     """
 
     config: str = ""
-    """A YAML file, the bare name of a config that comes with the library, or playground/TASK for
-    the settings that Playground tuned; empty: defaults."""
+    """YAML file, name of a library config, or playground/TASK for Playground's tuned settings.
+    Empty: the defaults. `purejaxppo list configs` lists the library's configs."""
     clobber: bool = False
-    """Delete the run folder of an earlier run of this name and start from scratch."""
+    """Delete the run folder and start from scratch, instead of resuming."""
     video: bool = False
-    """Write a video of one episode of the best agent at the end: video.mp4 in the run folder."""
+    """Write a video of one episode of the best agent to video.mp4 in the run folder when training
+    ends."""
     list_envs: bool = False
-    """Print the families of environments, or with --list_envs FAMILY its tasks, and end."""
+    """Print the families of environments and exit. --list_envs FAMILY prints the tasks of a
+    family."""
     list_configs: bool = False
-    """Print the configs that come with the library, and end."""
+    """Print the library's configs and exit."""
     coordinator: str = ""
-    """HOST:PORT of process 0; empty: from mpirun or srun."""
+    """Address of process 0 as HOST:PORT, for training with several processes. Empty: taken from
+    mpirun or srun."""
     num_processes: int = setting(0, low=0)
-    """Processes that train together; 0: as many as mpirun or srun started, else one."""
+    """Number of processes that train together. 0: the number that mpirun or srun started, otherwise
+    one."""
     process_id: int = setting(-1, low=-1)
-    """This process's number, from 0; -1: from mpirun or srun."""
+    """Number of this process, from 0. -1: taken from mpirun or srun."""
     wait_seconds: float = setting(120.0, above=0)
-    """Seconds that processes wait for each other when they start."""
+    """Seconds to wait for the other processes at the start."""
 
 
 @dataclass(frozen=True)
 class EvaluateFlags:
-    """Evaluate a trained agent over whole episodes, and draw one.
+    """Evaluate a trained agent on whole episodes, and optionally write a video.
 
     Examples:
       purejaxppo evaluate --run runs/hopper-s0 --episodes 200
@@ -53,32 +57,33 @@ class EvaluateFlags:
     """
 
     run: str = ""
-    """The run's folder, as made by `purejaxppo train`."""
+    """Run folder, as written by `purejaxppo train`."""
     episodes: int = setting(100, low=1)
-    """Whole episodes to run; with --elo, games of each pair."""
+    """Number of episodes. With --elo: number of games per pair of agents."""
     stochastic: bool = False
-    """Sample actions instead of taking the most likely one."""
+    """Sample actions. Without --stochastic and --deterministic, actions are chosen as in the run's
+    evaluations."""
     deterministic: bool = False
-    """Take the most likely action. Without either flag: as the run's evaluations did."""
+    """Take the most likely actions."""
     checkpoint: str = "best"
-    """best, last, or the environment steps of a save."""
+    """Checkpoint to load: best, last, or its number of environment steps."""
     member: int = setting(-1, low=-1)
-    """Of a run of several seeds, the one to take: 0 is the first. -1: all."""
+    """Agent of a run with several seeds, from 0. -1: all agents."""
     seed: int = 0
-    """Seed of the environments' starts."""
+    """Seed of the evaluation."""
     render: str = ""
-    """Draw one episode into this file: .mp4, .gif or .html."""
+    """Write a video of one episode to this file: .mp4, .gif or .html."""
     elo: bool = False
-    """Rate the run's saved agents and a random player by games against each other, for pgx/'s games
-    of two players: writes elo.csv and elo.png."""
+    """Compute Elo ratings of all checkpoints and a random player from games against each other, for
+    two-player games of pgx/. Writes elo.csv and elo.png to the run folder."""
 
 
 @dataclass(frozen=True)
 class SweepFlags:
-    """Train many settings.
+    """Train with many settings and compare them.
 
-    Those that differ in tunable numbers alone are trained in one program, all seeds of them. Flags
-    replace single fields of the config. Running the same command again resumes.
+    Settings that differ only in tunable numbers train in parallel in one program, with all their
+    seeds. Flags override fields of the config. Run the same command again to resume.
 
     Examples:
       purejaxppo sweep --config cartpole.yaml --grid ppo.gamma=0.98,0.99 --num_seeds 8
@@ -89,44 +94,47 @@ class SweepFlags:
     """
 
     config: str = ""
-    """A YAML file, the bare name of a config that comes with the library, or playground/TASK for
-    the settings that Playground tuned; empty: defaults."""
+    """YAML file, name of a library config, or playground/TASK for Playground's tuned settings.
+    Empty: the defaults. `purejaxppo list configs` lists the library's configs."""
     grid: tuple[str, ...] = ()
-    """A field and its values, as in ppo.gamma=0.98,0.99; once per field: every combination."""
+    """Field and values, such as ppo.gamma=0.98,0.99. Repeat it for other fields; all combinations
+    are trained."""
     search: Literal["grid", "random", "optuna", "population"] = "grid"
-    """Choice of settings. grid: those of --grid. random: drawn from the search space. optuna:
-    chosen from it by Optuna, after the results so far. population: drawn from it for one population
-    that evolves while it trains, population-based training (Jaderberg et al. 2017)."""
+    """Search method. grid: all combinations of --grid. random: samples from the search space.
+    optuna: Optuna chooses from the search space, based on earlier results. population:
+    population-based training (Jaderberg et al. 2017), starting with samples from the search
+    space."""
     num_trials: int = setting(0, low=0)
-    """Settings to try from the search space, or agents of the population."""
+    """Number of settings to try, or of agents in the population. Required for the searches random,
+    optuna and population."""
     search_space: str = ""
-    """A YAML file of ranges: {uniform: [low, high]}, {log_uniform: [low, high]} or
-    {choice: [a, b]} per field."""
+    """YAML file of ranges: for each field {uniform: [low, high]}, {log_uniform: [low, high]} or
+    {choice: [a, b]}."""
     optuna_batch: int = setting(8, low=1)
-    """Settings that Optuna chooses at a time, to be trained side by side."""
+    """Number of settings that Optuna chooses at a time. They train in parallel."""
     population_interval: int = setting(0, low=0)
-    """Environment steps of each agent between selections; 0: a twentieth of total_timesteps."""
+    """Environment steps of each agent between selections. 0: a twentieth of total_timesteps."""
     population_share: float = setting(0.25, low=0, high=0.5)
-    """Share of the population that each selection replaces by copies of as many of the best."""
+    """Fraction of the population that each selection replaces with copies of the best agents."""
     population_factor: float = setting(1.25, low=1)
-    """Factor that numbers of a copied agent are multiplied by, divided by, or neither."""
+    """Copied agents' numbers are multiplied or divided by this factor, or kept."""
     select_by: Literal["last", "best", "mean"] = "last"
-    """An agent's score: the return of its last evaluation, its best, or their mean, which is the
-    area under its curve."""
+    """Score of an agent: the return of its last evaluation, of its best one, or the mean over all
+    evaluations."""
     memory_gb: float = setting(0.0, low=0)
-    """Memory to fill with agents; 0: four fifths of what is free. More agents than fit are
-    trained one batch after another."""
+    """Memory for agents, in GB. Agents that do not fit train in a later batch. 0: four fifths of
+    the free memory."""
     launcher: Literal["local", "ray", "slurm"] = "local"
-    """Train groups of one structure here, on a Ray cluster, or as SLURM jobs."""
+    """Where to train: on this machine, on a Ray cluster, or as SLURM jobs."""
     launcher_options: dict[str, Scalar] = field(default_factory=dict)
-    """Options of ray.remote or of submitit's executor, as name value pairs."""
+    """Options of ray.remote or of submitit's executor, as name-value pairs."""
     clobber: bool = False
-    """Delete the folder of an earlier sweep of this name and start from scratch."""
+    """Delete the sweep's folder and start from scratch, instead of resuming."""
 
 
 @dataclass(frozen=True)
 class ExportFlags:
-    """Write a trained agent's deterministic policy as one file, and check that file.
+    """Export a trained agent's deterministic policy to a file, and verify the file.
 
     Examples:
       purejaxppo export --run runs/hopper-s0 --to policy.onnx
@@ -134,17 +142,17 @@ class ExportFlags:
     """
 
     run: str = ""
-    """The run's folder, as made by `purejaxppo train`."""
+    """Run folder, as written by `purejaxppo train`."""
     to: str = ""
-    """The file to write: .onnx, or .npz for the player in numpy."""
+    """File to write: .onnx, or .npz for the NumPy player (purejaxppo.export.player)."""
     checkpoint: str = "best"
-    """best, last, or the environment steps of a save."""
+    """Checkpoint to load: best, last, or its number of environment steps."""
     member: int = setting(-1, low=-1)
-    """Of a run of several seeds, the one to take: 0 is the first."""
+    """Agent of a run with several seeds, from 0. Required for such runs."""
     batch: int = setting(1, low=1)
-    """Observations that the file takes at once."""
+    """Number of observations per call of the exported policy."""
     force: bool = False
-    """Replace a file that is there already."""
+    """Overwrite an existing file."""
 
 
 FLAGS: dict[str, type] = {
@@ -153,4 +161,4 @@ FLAGS: dict[str, type] = {
     "sweep": SweepFlags,
     "export": ExportFlags,
 }
-"""By command. `list` and `init` take words instead of flags."""
+"""Flags by command. `list` and `init` take positional arguments instead."""

@@ -1,4 +1,4 @@
-"""`purejaxppo init env walk.py`: writes an example to start from."""
+"""The command `purejaxppo init env walk.py`, which writes a template."""
 
 import keyword
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from purejaxppo.runs.command_line import command_line
 
 
 class Template(NamedTuple):
-    """A template, and the flags that train with the file made from it."""
+    """A template, and the flags that train with the file written from it."""
 
     about: str
     file: str
-    """A name for the file, for help and errors."""
+    """Example file name, for help and errors."""
     flags: tuple[str, ...]
-    """In these, {file} stands for the file."""
+    """Flags of `purejaxppo train`, with {file} in place of the file."""
 
 
 CARTPOLE = ("--config", "cartpole.yaml")
@@ -28,19 +28,20 @@ TEMPLATES = {
         "a network's hidden layers", "net.py", (*CARTPOLE, "--network.torso", "{file}:Net")
     ),
     "loss": Template(
-        "a term of the loss", "mine.py", (*CARTPOLE, "--ppo.terms", "{file}:predict_next")
+        "an auxiliary loss", "mine.py", (*CARTPOLE, "--ppo.terms", "{file}:predict_next")
     ),
     "objective": Template(
-        "an objective of the policy", "mine.py", (*CARTPOLE, "--ppo.objective", "{file}:objective")
+        "a policy objective", "mine.py", (*CARTPOLE, "--ppo.objective", "{file}:objective")
     ),
     "callback": Template(
-        "a function of the run's progress", "mine.py", (*CARTPOLE, "--callbacks", "{file}:Watch")
+        "a callback that watches training", "mine.py", (*CARTPOLE, "--callbacks", "{file}:Watch")
     ),
 }
 PROG = "purejaxppo init"
 HELP = f"""usage: {PROG} KIND FILE
 
-Write a short working example to start from, and print how to train with it.
+Write a template for custom code, and print the command that trains with it. KIND is one of
+{", ".join(TEMPLATES)}.
 
 """ + "\n".join(
     f"  {f'{PROG} {name} {kind.file}':33} {kind.about}" for name, kind in TEMPLATES.items()
@@ -48,15 +49,15 @@ Write a short working example to start from, and print how to train with it.
 
 
 def main(args: Sequence[str]) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     return parser.run(run, args)
 
 
 def run(words: Sequence[str]) -> int:
-    """Writes a file and prints the command that trains with it.
+    """Write a file and print the command that trains with it.
 
     Raises:
-        ValueError: no such kind, or a file that cannot be written or is there already.
+        ValueError: the kind is unknown, or the file exists or cannot be written.
     """
     if {"-h", "--help"} & set(words):
         print(HELP)
@@ -67,39 +68,42 @@ def run(words: Sequence[str]) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise ValueError(f"{path} is there already: name another file") from error
+        raise ValueError(f"{path} already exists. Choose another file name.") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be written ({error.strerror})") from error
+        raise ValueError(f"{path} cannot be written ({error.strerror}).") from error
     flags = (flag.format(file=path) for flag in kind.flags)
     run_dir = f"runs/{path.stem}"
-    print(f"{path}: {kind.about}, to be changed")
-    print(f"train with it: {command_line('train', *flags, '--run_dir', run_dir)}")
+    print(f"wrote {path}: {kind.about}")
+    print(f"to train with it: {command_line('train', *flags, '--run_dir', run_dir)}")
     return 0
 
 
 def check(words: Sequence[str]) -> tuple[Template, Path]:
-    """The kind and the file that a command line names.
+    """Return the template and the file of a command line.
 
     Raises:
-        ValueError: one sentence about what is missing or wrong.
+        ValueError: the kind or the file is missing or invalid.
     """
     if not words:
-        raise ValueError(f"{PROG} needs a kind and a file, as in {PROG} env walk.py")
+        raise ValueError(
+            f"the kind and the file are missing. Use for example: {PROG} env walk.py. "
+            f"Kinds: {', '.join(TEMPLATES)}."
+        )
     name = words[0]
     if name not in TEMPLATES:
-        hint = did_you_mean(name, TEMPLATES, f"There are {', '.join(TEMPLATES)}.")
-        raise ValueError(f"{PROG} {name}: no such kind. {hint}")
+        hint = did_you_mean(name, TEMPLATES, f"Kinds: {', '.join(TEMPLATES)}.")
+        raise ValueError(f"{PROG} {name}: unknown kind. {hint}")
     if len(words) != 2:
-        found = f"not {len(words) - 1}" if len(words) > 2 else "none is there"
+        problem = "takes only one file" if len(words) > 2 else "requires a file"
         raise ValueError(
-            f"{PROG} {name} takes one file, and {found}: try {PROG} {name} {TEMPLATES[name].file}"
+            f"{PROG} {name} {problem}. Use for example: {PROG} {name} {TEMPLATES[name].file}"
         )
     path = Path(words[1])
     if path.suffix != ".py" or not path.stem.isidentifier() or keyword.iskeyword(path.stem):
         raise ValueError(
-            f"{path}: the name of a Python module is needed, letters, digits and _ before .py, "
-            f"as in {TEMPLATES[name].file}"
+            f"{path}: must be a Python file name of letters, digits and _, such as "
+            f"{TEMPLATES[name].file}."
         )
     if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+        raise ValueError(f"{path}: the folder {path.parent} does not exist.")
     return TEMPLATES[name], path

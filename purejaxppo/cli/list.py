@@ -1,4 +1,4 @@
-"""`purejaxppo list envs`: names that commands and configs take."""
+"""The command `purejaxppo list envs` or `purejaxppo list configs`."""
 
 import contextlib
 import fnmatch
@@ -15,9 +15,8 @@ PROG = "purejaxppo list"
 HELP = f"""usage: {PROG} envs [FAMILY or PATTERN]
        {PROG} configs [PATTERN]
 
-List the environments that can be trained, or the configs that come with the library. Tasks are
-listed with the preprocessing of their observations: "normalised" by ppo.normalize_obs, "one-hot",
-or "/ 255".
+List environments, or the library's configs. A task is listed with its observations and their
+preprocessing (normalised by ppo.normalize_obs, one-hot, or / 255), actions and time limit.
 
   {PROG} envs
   {PROG} envs particles
@@ -26,7 +25,7 @@ or "/ 255".
 
 
 def main(args: Sequence[str]) -> int:
-    """Runs the command until the reader of its output closes the pipe; returns its exit code."""
+    """Run the command and return its exit code. Stop quietly if the output pipe is closed."""
     stream: Any = sys.stdout
     if isinstance(stream, SafeStream):
         stream = stream.stream
@@ -36,7 +35,7 @@ def main(args: Sequence[str]) -> int:
             code = run(args)
             sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader has enough, as in `list envs | head`
+    except BrokenPipeError:  # as in `list envs | head`
         SafeStream(stream).flush()
         return 0
     except (ValueError, OSError) as error:
@@ -44,65 +43,64 @@ def main(args: Sequence[str]) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """Prints a list.
+    """Print a list.
 
     Raises:
-        ValueError: no such list, nothing in it that matches, or too many words.
+        ValueError: the list is unknown, nothing matches, or there are too many arguments.
     """
     if {"-h", "--help"} & set(words):
         print(HELP)
         return 0
-    there = " and ".join(LISTS)
+    names = " or ".join(LISTS)
     if not words:
-        raise ValueError(f"{PROG} needs the name of a list: there are {there}")
+        raise ValueError(f"{PROG}: the name of a list is missing. Use {names}.")
     if words[0] not in LISTS:
-        hint = did_you_mean(words[0], LISTS, f"There are {there}.")
-        raise ValueError(f"{PROG} {words[0]}: no such list. {hint}")
+        hint = did_you_mean(words[0], LISTS, f"Use {names}.")
+        raise ValueError(f"{PROG} {words[0]}: unknown list. {hint}")
     if len(words) > 2:
-        raise ValueError(f"{PROG} {words[0]} takes one pattern, but {words[2]!r} follows it")
+        raise ValueError(f"{PROG} {words[0]} takes only one pattern. Remove {words[2]!r}.")
     return LISTS[words[0]](words[1] if len(words) > 1 else "*")
 
 
 def list_envs(pattern: str = "*") -> int:
-    """Prints families, or one environment per line; a family that is not installed has one line.
+    """Print families, or one environment per line. A family that is not installed gets one line.
 
     Args:
-        pattern: "*": of all families, nothing more; the name of a family, or of some of its tasks
-            (family/pattern): tasks with their spaces, limits and configs; else a pattern of names
-            of several families, or a part of names.
+        pattern: "*" for all families; a family, or family/pattern, for its tasks with spaces, time
+            limits and configs; otherwise a pattern, or a part, of names in several families.
 
     Raises:
-        ValueError: no name fits.
+        ValueError: no name matches.
     """
     from purejaxppo.envs import families, registry
 
     if pattern == "*":
         return list_families()
-    known, (wanted, _, tasks) = list(families.declared()), pattern.partition("/")
-    if wanted.lower() in known and list_tasks(wanted.lower(), tasks or "*"):
+    known, (prefix, _, tasks) = list(families.declared()), pattern.partition("/")
+    if prefix.lower() in known and list_tasks(prefix.lower(), tasks or "*"):
         return 0
-    named = [family for family in known if _fits(family, wanted)]
-    whole = pattern
+    matching = [family for family in known if _fits(family, prefix)]
+    full_pattern = pattern
     if "/" not in pattern:
-        whole = f"{pattern}/*" if named else f"*{pattern}*"
-    found = 0
-    for family in named or known * ("/" not in pattern):
+        full_pattern = f"{pattern}/*" if matching else f"*{pattern}*"
+    count = 0
+    for family in matching or known * ("/" not in pattern):
         try:
             about = families.load(family).about
-            lines = {n: about for n in registry.task_names(family) if _fits(n, whole)}
+            lines = {n: about for n in registry.task_names(family) if _fits(n, full_pattern)}
         except ValueError as error:
-            lines = {f"{family}/...": str(error)} if named else {}
-        found += len(lines)
+            lines = {f"{family}/...": str(error)} if matching else {}
+        count += len(lines)
         for name, text in lines.items():
             print(f"{name:42} {text}")
-    if not found:
-        hint = did_you_mean(wanted, known, f"Its families are {', '.join(known)}.")
-        raise ValueError(f"{PROG} envs {pattern}: no environment fits. {hint}")
+    if not count:
+        hint = did_you_mean(prefix, known, f"Families: {', '.join(known)}.")
+        raise ValueError(f"{PROG} envs {pattern}: no environment matches. {hint}")
     return 0
 
 
 def list_families() -> int:
-    """Prints one family per line; imports no simulator."""
+    """Print one family per line, without importing simulators."""
     from purejaxppo.envs import families
 
     for name in families.declared():
@@ -113,17 +111,20 @@ def list_families() -> int:
         except ValueError as error:
             about = str(error)
         print(f"{name + '/':14} {about}")
-    print(f"`{PROG} envs FAMILY` prints the tasks of one")
+    print(f"`{PROG} envs FAMILY` lists the tasks of a family")
     return 0
 
 
 def list_tasks(family: str, pattern: str = "*") -> int:
-    """Prints the tasks of a family that fit: spaces, time limit, agents, configs; counts them.
+    """Print the matching tasks of a family with spaces, time limit, agents and configs.
 
-    Why tasks cannot be made is said in full for the first of those of one reason.
+    If several tasks cannot be created for the same reason, it is printed in full for the first.
+
+    Returns:
+        The number of tasks.
 
     Raises:
-        ValueError: its package is not installed.
+        ValueError: the family's package is not installed.
     """
     from purejaxppo.envs import families, registry
 
@@ -131,28 +132,28 @@ def list_tasks(family: str, pattern: str = "*") -> int:
     names = [n for n in registry.task_names(family) if _fits(n, f"{family}/{pattern}")]
     for name in names:
         try:
-            said = "" if families.load(family).on_host else facts(name)
+            summary = "" if families.load(family).on_host else describe(name)
         except ValueError as error:
             reason = str(error).removeprefix(f"{name} ")
             first = reasons.setdefault(reason, name)
-            print(f"{name:42} {reason if first == name else f'as {first}'}", flush=True)
+            print(f"{name:42} {reason if first == name else f'same as {first}'}", flush=True)
             continue
-        derived_one = [f"--config {name}"] if family in derived.SOURCES else []
-        found = ", ".join(filter(None, (said, *configs.get(name, ()), *derived_one)))
-        print(f"{name:42} {found}".rstrip(), flush=True)
+        derived_configs = [f"--config {name}"] if family in derived.SOURCES else []
+        line = ", ".join(filter(None, (summary, *configs.get(name, ()), *derived_configs)))
+        print(f"{name:42} {line}".rstrip(), flush=True)
     if names and pattern == "*":
         print_options(family)
     return len(names)
 
 
-def print_options(name: str) -> None:
+def print_options(family_name: str) -> None:
     """Print the options of a family, one per line."""
     from purejaxppo.envs import families
 
-    family = families.load(name)
+    family = families.load(family_name)
     rows = [
-        (f"{option} {show(one.default) if one.default is not None else ''}", one.help)
-        for option, one in family.options.items()
+        (f"{name} {show(option.default) if option.default is not None else ''}", option.help)
+        for name, option in family.options.items()
     ]
     if family.more_options:
         rows.append(("...", f"{family.more_options}"))
@@ -162,25 +163,28 @@ def print_options(name: str) -> None:
         print(f"  {option:40} {text}")
 
 
-def facts(name: str) -> str:
-    """A task's spaces, time limit and number of agents.
+def describe(name: str) -> str:
+    """Describe a task's spaces, time limit and number of agents.
 
     Raises:
-        ValueError: it cannot be made.
+        ValueError: the task cannot be created.
     """
     from purejaxppo.config.schema import EnvConfig
     from purejaxppo.envs import registry
 
     spec = registry.make(EnvConfig(name=name), 1, evaluation=True).spec
-    limit = f"{spec.max_episode_steps} steps" if spec.max_episode_steps else "no limit"
+    limit = f"{spec.max_episode_steps} steps" if spec.max_episode_steps else "no time limit"
     agents = f", {spec.num_agents} agents" if spec.num_agents > 1 else ""
-    return f"{observed(spec.observation)} -> {words(spec.action)}, {limit}{agents}"
+    return f"{describe_observation(spec.observation)} -> {words(spec.action)}, {limit}{agents}"
 
 
-def observed(space: Space) -> str:
-    """Describe a space of observations, with the preprocessing of each part."""
+def describe_observation(space: Space) -> str:
+    """Describe an observation space, with the preprocessing of each part."""
     if isinstance(space, Dict):
-        parts = ((name, words(p) if name == MASK else observed(p)) for name, p in space.spaces)
+        parts = (
+            (name, words(part) if name == MASK else describe_observation(part))
+            for name, part in space.spaces
+        )
         return " & ".join(f"{name} {text}" for name, text in parts)
     if isinstance(space, Discrete | MultiDiscrete):
         return f"{words(space)} one-hot"
@@ -190,7 +194,7 @@ def observed(space: Space) -> str:
 
 
 def words(space: Space) -> str:
-    """A space in a few words, such as `obs [75] & action_mask uint8 [8]`."""
+    """Describe a space, such as `obs [75] & action_mask uint8 [8]`."""
     if isinstance(space, Dict):
         return " & ".join(f"{name} {words(part)}" for name, part in space.spaces)
     if isinstance(space, Discrete):
@@ -202,24 +206,24 @@ def words(space: Space) -> str:
 
 
 def configs_by_task() -> dict[str, list[str]]:
-    """The configs that come with the library, by the name of their environment."""
-    found: dict[str, list[str]] = {}
+    """Return the names of the library's configs, by environment."""
+    configs: dict[str, list[str]] = {}
     for path in files.library_configs().values():
         name = files.read_yaml(path).get("env", {}).get("name", "")
-        found.setdefault(name, []).append(path.name)
-    return found
+        configs.setdefault(name, []).append(path.name)
+    return configs
 
 
 def list_configs(pattern: str = "*") -> int:
-    """Prints one config per line, with its first comment."""
+    """Print one config per line, with its first comment."""
     texts = {path.name: path.read_text("utf-8") for path in files.library_configs().values()}
     lines = {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
     lines |= derived.ABOUT
-    fitting = [name for name in lines if _fits(name, pattern) or _fits(name, f"{pattern}.yaml")]
-    if not fitting:
-        hint = did_you_mean(pattern, lines, f"`{PROG} configs` prints them all.")
-        raise ValueError(f"{PROG} configs {pattern}: no config fits. {hint}")
-    for name in fitting:
+    matching = [name for name in lines if _fits(name, pattern) or _fits(name, f"{pattern}.yaml")]
+    if not matching:
+        hint = did_you_mean(pattern, lines, f"`{PROG} configs` lists all configs.")
+        raise ValueError(f"{PROG} configs {pattern}: no config matches. {hint}")
+    for name in matching:
         print(f"{name:32} {lines[name]}")
     return 0
 

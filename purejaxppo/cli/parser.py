@@ -1,4 +1,4 @@
-"""Command lines: a flag overrides a field of a config, or is one of the command's own."""
+"""Parsing of command lines: flags of a command, and flags that override config fields."""
 
 import itertools
 import logging
@@ -29,16 +29,16 @@ F = TypeVar("F")
 
 
 class Parsed(NamedTuple, Generic[F]):
-    """A command line over a config: the command's own flags, and the config."""
+    """A parsed command line: the command's flags, and the config."""
 
     flags: F
     config: Config
 
 
 class Words(NamedTuple):
-    """Values of a command line as YAML has them, by dotted name.
+    """Values of a command line, by dotted name.
 
-    Those of unknown flags are by name as written, without dashes in front.
+    Unknown flags have their name as written, without leading dashes.
     """
 
     known: dict[str, Any]
@@ -51,11 +51,11 @@ def run(
     *,
     interrupted: str = "interrupted",
 ) -> int:
-    """Run a command on a command line; print the reason of a failure in one sentence on stderr.
+    """Run a command, and print errors as one line on stderr.
 
     Args:
-        command: the words of the command line -> exit code.
-        args: those words; None: the process's own.
+        command: function from the arguments to the exit code.
+        args: the arguments; None: those of this process.
         interrupted: the message after Ctrl-C.
 
     Returns:
@@ -78,97 +78,97 @@ def parse(flags: type[F], words: Sequence[str]) -> F:
         words: the command line.
 
     Raises:
-        ValueError: unknown flags, or the first value that does not fit.
+        ValueError: a flag is unknown, or a value is invalid.
     """
     hints = flat_hints(flags)
-    found = read(words, hints)
-    check_known(found.unknown, hints, {}, dashes="--")
-    return build_flags(flags, found)
+    parsed = read(words, hints)
+    check_known(parsed.unknown, hints, {}, dashes="--")
+    return build_flags(flags, parsed)
 
 
 def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:
-    """Parse a command line over the config that its --config names, or over the defaults.
+    """Parse a command line whose flags override the config of --config, or the defaults.
 
     Args:
-        flags: a frozen dataclass of the command's own flags, `config` among them.
+        flags: a frozen dataclass of the command's flags, including `config`.
         words: the command line.
 
     Raises:
-        ValueError: unknown flags, or the first value that does not fit.
+        ValueError: a flag is unknown, or a value is invalid.
     """
-    own = flat_hints(flags)
-    found = read(words, HINTS | own)
-    command = build_flags(flags, found)
-    name = found.known.get("config", "")
+    flag_hints = flat_hints(flags)
+    parsed = read(words, HINTS | flag_hints)
+    command = build_flags(flags, parsed)
+    name = parsed.known.get("config", "")
     config = load_config(name) if name else Config()
-    overrides = _only(found.known, HINTS)
-    check_known(found.unknown, HINTS | own, flatten(config) | overrides, dashes="--")
+    overrides = _only(parsed.known, HINTS)
+    check_known(parsed.unknown, HINTS | flag_hints, flatten(config) | overrides, dashes="--")
     data = apply_overrides(as_data(config), overrides)
     return Parsed(command, from_dict(data, "command line"))
 
 
-def own_flags(flags: type[F], words: Sequence[str]) -> F:
-    """Parse a command's own flags; those of its config, and unknown ones, are left out.
+def command_flags(flags: type[F], words: Sequence[str]) -> F:
+    """Parse a command's flags; ignore flags of the config and unknown ones.
 
     Raises:
-        ValueError: a value does not fit.
+        ValueError: a value is invalid.
     """
     return build_flags(flags, read(words, HINTS | flat_hints(flags)))
 
 
-def build_flags(flags: type[F], found: Words) -> F:
-    """A command's own flags from the values of a command line.
+def build_flags(flags: type[F], parsed: Words) -> F:
+    """Return a command's flags from the values of a command line.
 
     Raises:
-        ValueError: a value does not fit.
+        ValueError: a value is invalid.
     """
-    own = flat_hints(flags)
-    command: F = build(flags, apply_overrides({}, _only(found.known, own), own), "--")
+    hints = flat_hints(flags)
+    command: F = build(flags, apply_overrides({}, _only(parsed.known, hints), hints), "--")
     check_ranges(command, "--")
     return command
 
 
 def _only(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of some fields, and of their entries."""
+    """Return the values of the fields in `hints`, and of their entries."""
     return {name: value for name, value in values.items() if field_of(name, hints)[0] in hints}
 
 
 def check_task(config: Config) -> None:
-    """Raise ValueError unless the config names a task."""
+    """Raise ValueError if the config has no environment."""
     if not config.env.name:
         raise ValueError(
-            "env.name is missing: name a task, as in --env.name gymnax/CartPole-v1, or a config "
-            "that has one, as in --config hopper.yaml"
+            "env.name is missing. Give a task, as in --env.name gymnax/CartPole-v1, or a config, "
+            "as in --config hopper.yaml."
         )
 
 
 def read(words: Sequence[str], hints: Mapping[str, Any]) -> Words:
-    """Read a command line: flags, each with the words up to the next one.
+    """Split a command line into flags and their values.
 
-    `--a.b=VALUE` and `--a.b VALUE` are the same, except that a value after = may start with --.
+    `--a.b=VALUE` and `--a.b VALUE` are the same, except that a value after = may start with "--".
 
     Args:
         words: the command line.
         hints: the type of each known field by dotted name.
 
     Raises:
-        ValueError: a word in front of all flags, or a flag with too few or too many words.
+        ValueError: an argument precedes all flags, or a flag has too few or too many values.
     """
-    found = Words({}, {})
+    parsed = Words({}, {})
     starts = [i for i, word in enumerate(words) if word.startswith("--")]
     if words and 0 not in starts:
         flag = next((name for name in ("run", "config") if name in hints), "seed")
-        raise ValueError(f"{words[0]!r} is not a flag. Did you mean --{flag} {words[0]}?")
+        raise ValueError(f"{words[0]!r}: flags start with --. Did you mean --{flag} {words[0]}?")
     for start, end in itertools.pairwise([*starts, len(words)]):
         name, equals, inline = words[start][2:].partition("=")
         name = renamed.FLAGS.get(name.replace("-", "_"), name)
         values = [inline] * bool(equals) + list(words[start + 1 : end])
-        _add(found, name, values, hints)
-    return found
+        _add(parsed, name, values, hints)
+    return parsed
 
 
-def _add(found: Words, name: str, words: list[str], hints: Mapping[str, Any]) -> None:
-    """Add a flag, by name as written without dashes in front, and the words after it."""
+def _add(parsed: Words, name: str, words: list[str], hints: Mapping[str, Any]) -> None:
+    """Add a flag with its values. `name` is as written, without leading dashes."""
     key = name.replace("-", "_")
     section, dot, leaf = key.rpartition(".")
     positive = f"{section}{dot}{leaf.removeprefix('no_')}"
@@ -176,37 +176,39 @@ def _add(found: Words, name: str, words: list[str], hints: Mapping[str, Any]) ->
     hint = hints.get(field)
     if entry:
         item = typing.get_args(hint)[1]
-        found.known[f"{field}.{name[len(field) + 1 :]}"] = value_of(words, item, name)
+        parsed.known[f"{field}.{name[len(field) + 1 :]}"] = value_of(words, item, name)
     elif typing.get_origin(hint) is dict:
         pairs = pairs_of(words, hint, name)
-        found.known.update({f"{key}.{entry}": value for entry, value in pairs.items()})
+        parsed.known.update({f"{key}.{entry}": value for entry, value in pairs.items()})
         if not pairs:
-            found.known[key] = {}
+            parsed.known[key] = {}
     elif hint is not None:
         value = value_of(words, hint, name)
-        grows = isinstance(value, list) and key not in HINTS  # --grid a=1 --grid b=2
-        found.known[key] = [*found.known.get(key, ()), *value] if grows else value
+        is_repeatable = isinstance(value, list) and key not in HINTS  # --grid a=1 --grid b=2
+        parsed.known[key] = [*parsed.known.get(key, ()), *value] if is_repeatable else value
     elif hints.get(positive) is bool:
         if words:
-            raise ValueError(f"--{name} takes no value, but {words[0]!r} follows it")
-        found.known[positive] = False
+            raise ValueError(f"--{name} takes no value. Remove {words[0]!r}.")
+        parsed.known[positive] = False
     else:
         values = [scalar(word) for word in words]
-        found.unknown[name] = values if len(values) > 1 else values[0] if values else True
+        parsed.unknown[name] = values if len(values) > 1 else values[0] if values else True
 
 
 def pairs_of(words: list[str], hint: Any, name: str) -> dict[str, Any]:
-    """The entries of a mapping: names and values in turns, or a mapping in YAML."""
+    """Read a mapping from alternating names and values, or from a mapping in YAML."""
     if len(words) == 1 and isinstance(mapping := collection(words[0]), dict):
         return mapping
     if len(words) % 2:
-        raise ValueError(f"--{name} needs pairs of names and values; {words[-1]!r} has no pair")
+        raise ValueError(
+            f"--{name} requires pairs of names and values. {words[-1]!r} has no value."
+        )
     read_item = reader(typing.get_args(hint)[1])
     return dict(zip(words[::2], map(read_item, words[1::2]), strict=True))
 
 
 def value_of(words: list[str], hint: Any, name: str) -> Any:
-    """The value of a field of type `hint`: a list of words, one word, or True without a word."""
+    """Read the value of a field of type `hint`: a list, a scalar, or True without words (bool)."""
     if typing.get_origin(hint) is tuple:
         if len(words) == 1 and isinstance(listed := collection(words[0]), list):
             return listed
@@ -214,20 +216,20 @@ def value_of(words: list[str], hint: Any, name: str) -> Any:
     if hint is bool and not words:
         return True
     if not words:
-        raise ValueError(f"--{name} needs a value")
+        raise ValueError(f"--{name} requires a value.")
     if len(words) > 1:
-        raise ValueError(f"--{name} takes one value, but {words[1]!r} follows it")
+        raise ValueError(f"--{name} takes only one value. Remove {words[1]!r}.")
     return reader(hint)(words[0])
 
 
 def reader(hint: Any) -> Callable[[str], Any]:
-    """The function that reads a word of a type: text and choices stay texts, such as 1e5."""
+    """Return the function that reads a value of type `hint`. Text and choices stay text."""
     kinds = (typing.get_origin(hint), *map(typing.get_origin, typing.get_args(hint)))
     return text if hint is str or Literal in kinds else scalar
 
 
 def scalar(word: str) -> Any:
-    """Read a word as YAML does: a number, true or false, a quoted text, otherwise the word."""
+    """Read a word as YAML: a number, true or false, quoted text, or otherwise the word itself."""
     try:
         node, value = yaml.compose(word, Loader), yaml.load(word, Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -239,7 +241,7 @@ def scalar(word: str) -> Any:
 
 
 def text(word: str) -> str:
-    """Read a word of a field that holds texts: a quoted text, otherwise the word."""
+    """Read a word of a text field: quoted text, or otherwise the word itself."""
     value = scalar(word)
     return value if isinstance(value, str) else word
 

@@ -1,4 +1,4 @@
-"""`purejaxppo train --config hopper.yaml`: train, log, save, resume."""
+"""The command `purejaxppo train --config hopper.yaml`."""
 
 import logging
 import os
@@ -24,10 +24,10 @@ from purejaxppo.video import video
 
 
 def parse(words: Sequence[str]) -> Parsed[TrainFlags]:
-    """Parses the command line over its config file.
+    """Parse the command line and its config.
 
     Raises:
-        ValueError: one sentence.
+        ValueError: a flag or a value is invalid, or the task is missing.
     """
     parsed = parser.parse_over_config(TrainFlags, words)
     if not (parsed.flags.list_envs or parsed.flags.list_configs):
@@ -36,7 +36,7 @@ def parse(words: Sequence[str]) -> Parsed[TrainFlags]:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     logging.getLogger("absl").setLevel(logging.ERROR)
     words = sys.argv[1:] if args is None else args
     try:
@@ -64,30 +64,30 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def listed_family(words: Sequence[str]) -> str:
-    """The word behind --list_envs; empty if there is none."""
+    """Return the argument after --list_envs; empty if there is none."""
     flags = [i for i, word in enumerate(words) if word.replace("-", "_") == "__list_envs"]
-    behind = words[flags[0] + 1 :] if flags else []
-    return behind[0] if behind and not behind[0].startswith("-") else ""
+    following = words[flags[0] + 1 :] if flags else []
+    return following[0] if following and not following[0].startswith("-") else ""
 
 
 def start(words: Sequence[str]) -> tuple[places.Place, Parsed[TrainFlags]]:
-    """Reads the command line, and starts JAX's distributed runtime for several processes."""
+    """Parse the command line, and start JAX's distributed runtime for several processes."""
     parsed = parse(words)
     flags, config = parsed
-    given = flags.coordinator, flags.num_processes, flags.process_id
-    place = places.place_of(os.environ, *given, devices=config.devices)
-    check_settings(IN_RUNS)  # each process has its own settings of JAX
+    address = flags.coordinator, flags.num_processes, flags.process_id
+    place = places.place_of(os.environ, *address, devices=config.devices)
+    check_settings(IN_RUNS)  # in each process, because each has its own settings of JAX
     if place.count > 1:
         places.start(place, flags.wait_seconds)
     return place, parsed
 
 
 def train(parsed: Parsed[TrainFlags], place: places.Place = places.ALONE) -> int:
-    """Trains a config in its run folder, from scratch or from the last save."""
+    """Train a config in its run folder, from scratch or from the last checkpoint."""
     flags, config = parsed
-    named = Path(config.run_dir or f"runs/{run_name(flags.config, config)}")
-    run_dir = named.absolute()  # custom code may change the current folder
-    code = session.train(config, named, clobber=flags.clobber, place=place)
+    relative_dir = Path(config.run_dir or f"runs/{run_name(flags.config, config)}")
+    run_dir = relative_dir.absolute()  # custom code may change the current folder
+    code = session.train(config, relative_dir, clobber=flags.clobber, place=place)
     if flags.video and not code and processes.is_main():
         print("writing a video of one episode ...", flush=True)
         print(write_video(run_dir), flush=True)
@@ -95,10 +95,12 @@ def train(parsed: Parsed[TrainFlags], place: places.Place = places.ALONE) -> int
 
 
 def write_video(run_dir: Path) -> str:
-    """Write a video of the best agent, of several the first; return where, or why not."""
+    """Write a video of the (first) best agent. Return a line with the path or the error."""
     try:
         if processes.is_distributed():
-            raise ValueError("several processes train; evaluate --render draws one of this run")
+            raise ValueError(
+                "it is not supported with several processes. Use purejaxppo evaluate --render."
+            )
         video.check_target(run_dir / VIDEO)
         agent = restore(run_dir)
         agent = agent.member(0) if agent.members else agent

@@ -1,4 +1,4 @@
-"""The help of commands with flags, without JAX: an overview, one section of fields, or all."""
+"""The --help text of commands with flags. This module does not import JAX."""
 
 import ast
 import inspect
@@ -11,57 +11,59 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from purejaxppo.cli.parser import own_flags
+from purejaxppo.cli.parser import command_flags
 from purejaxppo.config.checks import settings
 from purejaxppo.config.files import flatten, load_config
 from purejaxppo.config.hints import did_you_mean, show
 from purejaxppo.config.schema import HINTS, Config, flat_hints
 
 RUN = "run"
-"""The topic of the fields that are in no section."""
+"""The help topic of the fields outside of sections."""
 KINDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
 def help_text(name: str, flags: type, words: Sequence[str]) -> str | None:
-    """The help that a command line asks for; None without --help.
+    """Return the help text for a command line; None without --help.
 
     Args:
-        name: of the command.
-        flags: a dataclass of the command's own flags; with `config` among them, the command takes
-            the fields of a config, too.
-        words: of the command line.
+        name: name of the command.
+        flags: a dataclass of the command's flags. If it has `config`, config fields are flags, too.
+        words: the command line.
 
     Raises:
-        ValueError: there is no such section or config; names the nearest.
+        ValueError: the section or config does not exist.
     """
     words = ["--help" if word == "-h" else word for word in words]
     topic = topic_of(words)
     if topic is None:
         return None
     if "config" not in flat_hints(flags):
-        return "\n".join([*overview(name, flags), *own_fields(flags)])
-    source: str = own_flags(flags, words).config
+        return "\n".join([*overview(name, flags), *flag_lines(flags)])
+    source: str = command_flags(flags, words).config
     config, file = load_config(source) if source else Config(), Path(source).name
     if topic in (RUN, *sections()):
         return "\n".join(section(topic, config, file)).strip("\n")
-    lines = [*overview(name, flags), *own_fields(flags, brief=topic == "")]
+    lines = [*overview(name, flags), *flag_lines(flags, brief=topic == "")]
     if topic == "all":
         return "\n".join(
             [*lines, *(line for part in (RUN, *sections()) for line in section(part, config, file))]
         )
     top = ", ".join(f"--{field}" for field in HINTS if "." not in field)
     docs = {part: first_sentence(inspect.getdoc(cls) or "") for part, cls in sections().items()}
-    lines += ["", "config (--help SECTION lists the fields of a section, --help all everything):"]
+    lines += [
+        "",
+        "config fields (--help SECTION describes those of a section, --help all describes all):",
+    ]
     for part, about in {RUN: top, **docs}.items():
         lines += wrapped(about, f"  {part:12}", " " * 14)
     return "\n".join(lines)
 
 
 def topic_of(words: Sequence[str]) -> str | None:
-    """The topic that a command line asks help about: '' for an overview, None without --help.
+    """Return the topic after --help: '' for an overview, None without --help.
 
     Raises:
-        ValueError: there is no such topic; names the nearest.
+        ValueError: the topic is unknown.
     """
     for position, word in enumerate(words):
         flag, equals, topic = word.partition("=")
@@ -72,22 +74,22 @@ def topic_of(words: Sequence[str]) -> str | None:
         topic = topic.lstrip("-").partition(".")[0]  # ppo of ppo.gamma
         known = [*sections(), RUN, "all"]
         if topic and topic not in known:
-            others = f"There are {', '.join(known)}."
+            topics = f"Sections: {', '.join(known)}."
             raise ValueError(
-                f"--help {topic}: no such section. {did_you_mean(topic, known, others)}"
+                f"--help {topic}: unknown section. {did_you_mean(topic, known, topics)}"
             )
         return topic
     return None
 
 
 def sections() -> dict[str, type]:
-    """The sections of a config by name."""
+    """Return the sections of a config by name."""
     names = dict.fromkeys(name.partition(".")[0] for name in HINTS if "." in name)
     return {name: type(getattr(Config(), name)) for name in names}
 
 
 def overview(name: str, flags: type) -> Iterator[str]:
-    """Lines of usage, description and examples."""
+    """Yield the lines of usage, description and examples."""
     fields = flat_hints(flags)
     first = "[--config FILE] [--FIELD VALUE ...]" if "config" in fields else "--run FOLDER [...]"
     yield f"usage: purejaxppo {name} {first}"
@@ -97,8 +99,8 @@ def overview(name: str, flags: type) -> Iterator[str]:
     yield from ["", "flags:"]
 
 
-def own_fields(flags: type, *, brief: bool = False) -> Iterator[str]:
-    """Lines on a command's own flags; with `brief`, the first sentence of each description."""
+def flag_lines(flags: type, *, brief: bool = False) -> Iterator[str]:
+    """Yield the lines on a command's flags; with `brief`, only the first sentence of each."""
     docs, command = field_docs(flags), flags()
     for name, hint in flat_hints(flags).items():
         about = first_sentence(docs[name]) if brief else docs[name]
@@ -106,34 +108,34 @@ def own_fields(flags: type, *, brief: bool = False) -> Iterator[str]:
 
 
 def section(topic: str, config: Config, source: str) -> Iterator[str]:
-    """Lines on every field of a section: its flag, type, own default and description.
+    """Yield the lines on each field of a section: flag, type, default and description.
 
     Args:
-        topic: the section, or `RUN` for the fields that are in none.
-        config: the values in force.
-        source: the file that they come from, '' if from none.
+        topic: the section, or `RUN` for the fields outside of sections.
+        config: the config of --config, or the defaults.
+        source: the file name of that config; empty for the defaults.
     """
     cls = sections().get(topic, Config)
     docs, values, defaults = field_docs(cls), flatten(config), flatten(Config())
     yield from ["", f"{topic}: {inspect.getdoc(cls)}"]
-    for key, about, _ in settings(config):
+    for key, metadata, _ in settings(config):
         part, _, name = key.rpartition(".")
         if (part or RUN) != topic:
             continue
         shown = f"default {show(defaults[key])}"
         if values[key] != defaults[key]:
             shown += f"; {source} has {show(values[key])}"
-        needs = f" Requires {about['needs']}." if about.get("needs") else ""
+        needs = f" Requires {metadata['needs']}." if metadata.get("needs") else ""
         yield from entry(key, HINTS[key], shown, docs[name] + needs)
 
 
 def entry(name: str, hint: Any, default: str, about: str) -> list[str]:
-    """Lines on a flag."""
+    """Return the lines on a flag."""
     return [f"  --{name} {kind(hint, name)}  ({default})", *wrapped(about, " " * 6)]
 
 
 def kind(hint: Any, key: str) -> str:
-    """The values that a flag takes, in a few words."""
+    """Describe the values that a flag takes."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "|".join(map(str, args))
@@ -150,27 +152,27 @@ def kind(hint: Any, key: str) -> str:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The string under each field of a dataclass, in one line."""
+    """Return the docstring under each field of a dataclass, in one line."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for field, doc in zip(node.body, node.body[1:], strict=False):
         match field, doc:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
-                found[name] = " ".join(text.split())
-    return found
+                docs[name] = " ".join(text.split())
+    return docs
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a description, up to a semicolon."""
+    """Return a description up to the first period or semicolon."""
     return re.split(r"\. (?!\d)|;", " ".join(text.split()))[0].rstrip(".") + "."
 
 
 def wrapped(text: str, first: str = "", others: str | None = None) -> list[str]:
-    """Lines of a text that fit the terminal, with an indent of the first and of the others."""
+    """Wrap a text to the width of the terminal, with indents of the first and other lines."""
     width = min(shutil.get_terminal_size().columns, 100)
     indent = first if others is None else others
     return textwrap.wrap(

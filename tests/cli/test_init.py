@@ -38,15 +38,15 @@ def test_a_template_is_written_once_and_its_printed_command_refers_to_it(kind, f
     file = TEMPLATES[kind].file
     assert main(["init", kind, file]) == 0
     about, command = capsys.readouterr().out.splitlines()
-    assert about.startswith(f"{file}: ")
-    words = shlex.split(command.removeprefix("train with it: "))
+    assert about.startswith(f"wrote {file}: ")
+    words = shlex.split(command.removeprefix("to train with it: "))
     reference = next(word for word in words if file in word)
     path, _, name = reference.removeprefix("jax/").partition(":")
     assert path == file and runpy.run_path(file)[name]
     text = (folder / file).read_text()
     (folder / file).write_text(text + "# mine\n")
     assert main(["init", kind, file]) == 2
-    assert f"{file} is there already: name another file" in capsys.readouterr().err
+    assert f"{file} already exists. Choose another file name." in capsys.readouterr().err
     assert (folder / file).read_text() == text + "# mine\n"
 
 
@@ -140,7 +140,7 @@ SMALL = ("--env.num_envs=4", "--ppo.rollout_length=16", "--ppo.num_minibatches=2
 def test_the_printed_command_trains(kind, folder, capsys):
     file = TEMPLATES[kind].file
     assert main(["init", kind, file]) == 0
-    printed = capsys.readouterr().out.splitlines()[-1].removeprefix("train with it: ")
+    printed = capsys.readouterr().out.splitlines()[-1].removeprefix("to train with it: ")
     words = shlex.split(printed)
     words = words[words.index(next(x for x in words if x.endswith("train"))) + 1 :]
     assert main(["train", *words, *SMALL, "--num_shards=1", "--total_timesteps=128"]) == 0

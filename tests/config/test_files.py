@@ -16,7 +16,7 @@ pytestmark = pytest.mark.toy
 NO_FILE = [
     (["--config", "hoper.yaml"], "--config hoper.yaml: no such file", "'hopper.yaml'"),
     (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
-    (["--config"], "--config needs a value"),
+    (["--config"], "--config requires a value."),
 ]
 WRONG = [
     ("env: [unclosed", "bad.yaml: invalid YAML in line"),

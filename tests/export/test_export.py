@@ -569,7 +569,7 @@ def test_the_metadata_has_the_environment_and_the_steps(runs, tmp_path):
     ("flags", "said"),
     [
         (["--run", "nowhere", "--to", "a.npz"], "nowhere: not a run folder"),
-        (["--to", "a.npz"], "--run needs the folder of a run"),
+        (["--to", "a.npz"], "--run is missing. Give a run folder"),
         (["--run", "pendulum"], "--to needs the file to write"),
         (["--run", "pendulum", "--to", "a.txt"], "a.txt: an exported policy ends in .onnx or .npz"),
         (["--run", "pendulum", "--to", "no/a.npz"], "the folder no does not exist"),

@@ -181,7 +181,7 @@ def test_an_impossible_rating_gets_a_one_sentence_error(run, capsys, tmp_path):
         return error_of(capsys)
 
     assert "must be even" in said("--run", run, "--elo", "--episodes", 3)
-    assert "leave off --checkpoint" in said("--run", run, "--elo", "--checkpoint", "last")
+    assert "Remove --checkpoint" in said("--run", run, "--elo", "--checkpoint", "last")
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
     assert "no checkpoint has been saved yet" in said("--run", tmp_path, "--elo")
     for name, players in (

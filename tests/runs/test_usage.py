@@ -73,8 +73,8 @@ def test_help_all_has_every_field(name, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--help", "pp"], "--help pp: no such section. Did you mean 'ppo'?"),
-        (["--help=x"], "--help x: no such section. There are env, network, ppo"),
+        (["--help", "pp"], "--help pp: unknown section. Did you mean 'ppo'?"),
+        (["--help=x"], "--help x: unknown section. Sections: env, network, ppo"),
         (["--config", "no.yaml", "--help"], "--config no.yaml: no such file"),
     ],
 )
@@ -101,4 +101,4 @@ def test_a_first_sentence_ends_before_the_second_and_not_at_a_citation():
 def test_descriptions_are_the_docstrings_under_the_fields():
     docs = usage.field_docs(SweepFlags)
     assert docs.keys() == flat_hints(SweepFlags).keys()
-    assert docs["memory_gb"].endswith("More agents than fit are trained one batch after another.")
+    assert docs["memory_gb"].endswith("0: four fifths of the free memory.")
