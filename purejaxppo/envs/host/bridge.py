@@ -1,9 +1,9 @@
-"""Simulators that run on the host, inside the compiled loop.
+"""Host simulators as JAX environments inside the compiled loop.
 
-An adapter returns a `Pool`: N environments behind two functions that can be traced, EnvPool's by
-its own XLA calls, others by callbacks. `HostEnv` turns it into an `Env`. A token that each call
-takes and returns orders the calls, so that callbacks need no order of their own and can be
-vmapped: a batch of seeds is folded into one larger pool, and one call steps them all.
+An adapter provides a `Pool`: N environments with two traceable functions, which use EnvPool's XLA
+calls or callbacks. `HostEnv` turns a pool into an `Env`. Each call takes and returns a token, which
+keeps the calls in order. So callbacks need no other ordering and can be vmapped: `vmap` over
+seeds makes one larger pool, which one call steps.
 """
 
 import contextlib
@@ -25,52 +25,52 @@ from purejaxppo.spaces import Space
 from purejaxppo.video.compressed import CompressedFrame
 
 Token = Tree
-"""Data that every call takes and returns, so that the calls keep their order."""
+"""Data that every call takes and returns to keep the calls in order."""
 
 
 class Pool(Protocol):
-    """N environments on the host with next-step auto-reset; both functions can be traced."""
+    """N host environments with next-step auto-reset. `reset`, `begin` and `step` are traceable."""
 
     @property
     def failure(self) -> Exception | None:
-        """The error on the host, of which the compiled program's own error has only the text."""
+        """Return the simulator's error, or None; the program's own error has only its text."""
         ...
 
     @property
     def diverged_value(self) -> str:
-        """The last value that diverged, as in reward = nan; "" if it is unknown."""
+        """Return the last value that diverged, such as "reward = nan"; "" if unknown."""
         ...
 
     def reset(self, key: Key) -> tuple[Token, Obs]:
-        """A key -> (token, obs [N, ...]); with absent agents (token, (obs, bool [N]: no agent))."""
+        """Reset from a key: -> (token, obs [N, ...]), or (token, (obs, absent [N]))."""
         ...
 
     def begin(self, seeds: jax.Array) -> tuple[Token, Obs]:
-        """As `reset`, with a seed for each environment; not all simulators use it."""
+        """Reset from one seed per environment, as `reset`. Some simulators ignore the seeds."""
         ...
 
     def step(self, token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
-        """(token, action [N, ...]) -> (token, EnvStep); ignores actions right after an end."""
+        """Step: (token, action [N, ...]) -> (token, EnvStep). Ignore actions right after an end."""
         ...
 
     def render_frame(self) -> np.ndarray | None:
-        """A picture of the first environment now, uint8 [H, W, 3]; None if it cannot be drawn."""
+        """Return a frame of environment 0, uint8 [H, W, 3]; None if it cannot be rendered."""
         ...
 
     def close(self) -> None:
-        """Ends the environments; nothing may be called after."""
+        """Close the environments. No other method may be called afterwards."""
         ...
 
 
 class FrameSource(BaseTask):
-    """Draws "states" that are pictures or, where there are none, observations."""
+    """Draw videos from "states" that are rendered frames or observations."""
 
     def __init__(self, frame_rate: float) -> None:
-        """Stores the steps per second."""
+        """Store the number of steps per second."""
         self.frame_rate = frame_rate
 
     def draw(self, states: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """The pictures in the requested size."""
+        """Yield the frames in the requested size; charts if the states are observations."""
         if isinstance(states[0], CompressedFrame):
             from purejaxppo.video.canvas import fit
 
@@ -82,7 +82,7 @@ class FrameSource(BaseTask):
 
 @contextlib.contextmanager
 def simulator_errors(name: str, *envs: Any) -> Iterator[None]:
-    """Replaces an error of a program that steps `envs` by the simulator's own error.
+    """Raise the simulator's own error in place of the error of a program that steps `envs`.
 
     Raises:
         SimulatorError: with the simulator's message.
@@ -97,17 +97,17 @@ def simulator_errors(name: str, *envs: Any) -> Iterator[None]:
 
 
 class HostState(struct.PyTreeNode):
-    """The device's part of the state of N environments on the host."""
+    """State of N host environments that is kept on the device."""
 
     token: Token
-    done: jax.Array  # [N] bool: the pool begins a new episode at the next step
-    lost: jax.Array  # [N] bool: diverged, and no new episode yet
+    done: jax.Array  # [N] bool: the pool starts a new episode at the next step
+    lost: jax.Array  # [N] bool: diverged, until the next episode starts
     absent: jax.Array | None = None
-    """[N] bool: the agent needs no action; None: agents are never absent"""
+    """bool [N], True where the agent needs no action; None if agents are never absent."""
 
 
 class Calls(NamedTuple):
-    """A pool's functions; under vmap they become those of a larger pool."""
+    """Traceable functions of a pool. Under vmap they call a larger pool."""
 
     reset: Callable[[Key], tuple[Token, Obs]]
     step: Callable[[Token, EnvAction], tuple[Token, EnvStep]]
@@ -115,25 +115,25 @@ class Calls(NamedTuple):
 
 
 NO_LIMIT = 2**31 - 1
-"""The time limit that simulators report for tasks without one, if it is not 0."""
+"""Time limit that simulators report for tasks without a limit, in addition to 0."""
 
 
 class HostEnv(Env):
-    """A pool under the environment protocol; it draws its own random numbers.
+    """An `Env` that steps a pool. The simulator draws its own random numbers.
 
-    A compiled program that resets the environments keeps their pool alive. One that only steps
-    EnvPool's has the pool's address alone: keep this object as long as such a program.
+    A compiled program that resets the environments keeps their pool alive. A program that only
+    steps EnvPool holds just the pool's address: keep this object as long as such a program.
 
     Args:
-        make_pool: (number of environments, see `continue_at`) -> pool.
-        observation: space of an observation.
-        action: space of an action, as the pool takes it.
+        make_pool: (number of environments, update as in `continue_at`) -> pool.
+        observation: space of one observation.
+        action: space of one action, as the pool takes it.
         num_envs: N.
-        max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
+        max_episode_steps: time limit, enforced by the pool; 0 or `NO_LIMIT`: no limit.
         frame_rate: steps per second, for videos.
         absent: True if agents may need no action in some steps (`EnvStep.absent`).
-        num_agents: A, of each world; rows of a world follow each other.
-        agents: their names, where rows observe which `agent` they are.
+        num_agents: A, the agents of each multi-agent environment, in consecutive rows.
+        agents: names of the agents if observations contain an index `agent`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class HostEnv(Env):
         num_agents: int = 1,
         agents: tuple[str, ...] = (),
     ) -> None:
-        """Prepares the batch; pools are made when a program is traced."""
+        """Store the description. Pools are created when a program is traced."""
         self._make_pool = make_pool
         self._pools: dict[int, Pool] = {}
         self._update = 0
@@ -168,29 +168,29 @@ class HostEnv(Env):
         )
 
     def pool(self, num_envs: int) -> Pool:
-        """The pool of `num_envs` environments, made at the first call."""
+        """Return the pool of `num_envs` environments; create it at the first call."""
         if num_envs not in self._pools:
             self._pools[num_envs] = self._make_pool(num_envs, self._update)
         return self._pools[num_envs]
 
     def continue_at(self, update: int, progress: float) -> None:
-        """Prepares, before anything is traced, for a run that continues after some updates."""
+        """Prepare for a run that continues after `update` updates. Call it before tracing."""
         self._update = update
 
     def render_frame(self, obs: Obs) -> Any:
-        """A picture of environment 0, or its part of `obs` [N, ...] if it cannot be drawn."""
+        """Return a frame of environment 0, or its entry of `obs` [N, ...] if none is rendered."""
         frame = self.pool(self.spec.num_envs).render_frame()
         if frame is None:
             return self.observation_frame(jax.tree.map(lambda x: np.asarray(x)[0], obs))
         return CompressedFrame.of(frame)
 
     def observation_frame(self, obs: Any) -> Any:
-        """Picture of environment 0's observation in videos, where the simulator has none."""
+        """Return the entry of a video for an observation, if no frame is rendered."""
         return obs
 
     @property
     def failure(self) -> Exception | None:
-        """The error on the host, if there was one."""
+        """Return the simulator's error, or None."""
         return next((p.failure for p in self._pools.values() if p.failure), None)
 
     @property
@@ -199,26 +199,26 @@ class HostEnv(Env):
         return next((p.diverged_value for p in self._pools.values() if p.diverged_value), "")
 
     def close(self) -> None:
-        """Ends the pools; programs that were compiled with them must not run again."""
+        """Close the pools. Programs compiled with them must not run again."""
         for pool in self._pools.values():
             pool.close()
         self._pools, self._calls = {}, {}
 
     def reset(self, key: Key) -> tuple[HostState, Obs]:
-        """A key -> (state, obs [N, ...])."""
+        """Reset all environments: key -> (state, obs [N, ...])."""
         key = jax.random.fold_in(key, self._update) if self._update else key
         return self._initial_state(*self._calls_of(self.spec.num_envs).reset(key))
 
     def begin(self, seeds: Array) -> tuple[HostState, Obs]:
-        """Starts an episode of each environment or world from its own seed.
+        """Start an episode of each environment from its own seed.
 
-        Under vmap, the environments of each agent get the same seeds as without it. EnvPool and
-        game engines ignore them, and draw from the generators that they were started with.
+        Under vmap, each environment gets the same seed as without vmap. EnvPool and game engines
+        ignore the seeds and continue their own generators.
         """
         return self._initial_state(*self._calls_of(self.spec.num_envs).begin(seeds))
 
     def _initial_state(self, token: Token, obs: Any) -> tuple[HostState, Obs]:
-        """The state before the first step."""
+        """Return the state and the observations before the first step."""
         false = jnp.zeros(self.spec.num_envs, bool)
         if not self.spec.absent:
             return HostState(token, done=false, lost=false), obs
@@ -226,10 +226,10 @@ class HostEnv(Env):
         return HostState(token, done=absent, lost=false, absent=false), obs
 
     def step(self, key: Key, state: HostState, action: EnvAction) -> tuple[HostState, EnvStep]:
-        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`.
+        """Step all environments: (key, state, action [N, ...]) -> (state, EnvStep); see `Env`.
 
-        From the step on at which an environment diverges its rows are not valid, until the
-        simulator has begun another episode.
+        Rows of an environment that diverges are invalid until the simulator starts its next
+        episode.
         """
         del key
         action = self.to_simulator(action)
@@ -237,15 +237,15 @@ class HostEnv(Env):
         return self._to_step(state, token, rows)
 
     def to_simulator(self, action: EnvAction, obs: Obs = None) -> EnvAction:
-        """The policy's action [N, ...] as the pool takes it."""
+        """Convert the policy's action [N, ...] to the form that the pool takes."""
         del obs
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
     def _to_step(self, state: HostState, token: Token, rows: EnvStep) -> tuple[HostState, EnvStep]:
-        """Converts a pool's result to (state, EnvStep)."""
+        """Convert a pool's result to (state, EnvStep)."""
         lost = state.lost & ~state.done
         obs, diverged_rows = rows.obs, rows.diverged
-        if diverged_rows is None:  # the pool does not check its values
+        if diverged_rows is None:  # the pool does not check for divergence
             is_bounded = bounded(rows.reward) & bounded(rows.obs)
             obs, diverged_rows = (
                 select(is_bounded, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)),
@@ -272,11 +272,11 @@ class HostEnv(Env):
         if rows.at_once is not None:
             done, lost = done & ~rows.at_once, lost & ~rows.at_once
         if rows.absent is not None:
-            done |= state.done & rows.absent  # the next agent has not come yet
+            done |= state.done & rows.absent  # still waiting for the next agent
         return HostState(token, done, lost, absent), step
 
     def _calls_of(self, num_envs: int) -> Calls:
-        """The calls of `num_envs`; under vmap they become those of a larger pool."""
+        """Return the calls of `num_envs` environments. Under vmap they call a larger pool."""
         if num_envs not in self._calls:
             self._calls[num_envs] = self._make_calls(num_envs)
         return self._calls[num_envs]
@@ -329,15 +329,15 @@ class HostEnv(Env):
 
 
 def seed_at(seed: int, update: int) -> int:
-    """The simulators' seed in a run that continues after `update` updates; see `continue_at`."""
+    """Return the simulators' seed of a run that continues after `update` updates."""
     return int(np.random.SeedSequence((seed, update)).generate_state(1)[0]) if update else seed
 
 
 def repeat_for_seeds(tree: Tree, size: int) -> Tree:
-    """The same token for each of `size` seeds."""
+    """Repeat the token for each of `size` seeds."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), tree)
 
 
 def split(tree: Tree, size: int) -> Tree:
-    """Rows [S * N, ...] of all seeds as [S, N, ...]."""
+    """Reshape rows [S * N, ...] of all seeds to [S, N, ...]."""
     return jax.tree.map(lambda x: x.reshape((size, -1, *x.shape[1:])), tree)

@@ -1,4 +1,4 @@
-"""Simulators behind callbacks of the compiled program."""
+"""Simulators that are called through callbacks of the compiled program."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,7 +15,7 @@ from purejaxppo.envs.host.workers.errors import printable
 from purejaxppo.envs.step import EnvStep
 
 LARGEST_TOKEN = 2**31 - 1
-"""The largest token, after which 1 comes."""
+"""Largest token. The next one is 1."""
 
 
 def call(
@@ -24,16 +24,17 @@ def call(
     *args: Any,
     on_error: Callable[[Exception], None] | None = None,
 ) -> Any:
-    """Calls `function` on the host, with NumPy's arrays, each time that the program gets there.
+    """Call `function` on the host with NumPy arrays whenever the program reaches this point.
 
-    On a CPU it works on the program's own buffers, which is far cheaper than `io_callback`.
+    On a CPU the function reads and writes the program's own buffers, which is much cheaper than
+    `io_callback`.
 
     Args:
-        function: arrays -> pytree of arrays. It must not hold on to its arguments.
-        result: their shapes and dtypes, as of `io_callback`.
+        function: arrays -> pytree of arrays. It must not keep references to its arguments.
+        result: shapes and dtypes of the result, as for `io_callback`.
         args: pytrees of traced arrays.
-        on_error: called with an error of `function` or of its result, of which the program's own
-            error has only the text.
+        on_error: called with an error of `function` or of its result. The error that the program
+            raises has only the text.
     """
     args_tree: Any
     result_tree: Any
@@ -46,7 +47,7 @@ def call(
         try:
             values: list[Any] = result_tree.flatten_up_to(function(*args_tree.unflatten(leaves)))
             for name, value, expected in zip(names, values, shapes, strict=True):
-                if np.shape(value) != expected.shape:  # NumPy would broadcast it
+                if np.shape(value) != expected.shape:  # otherwise NumPy broadcasts it
                     raise ValueError(
                         f"a callback returned shape {np.shape(value)}{name}, expected "
                         f"{expected.shape}"
@@ -71,49 +72,49 @@ def call(
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """The fields on the path to an array of a result, for messages; "" if it has none."""
+    """Return " for FIELDS", the path to an array of a result, for messages; "" without fields."""
     fields = tuple(key for key in path if not isinstance(key, jax.tree_util.SequenceKey))
     return f" for {jax.tree_util.keystr(fields, simple=True, separator='.')}" if fields else ""
 
 
 class HostBatch(Protocol):
-    """N environments on the host, which are called with NumPy's arrays."""
+    """N host environments that are called with NumPy arrays."""
 
     @property
     def diverged_value(self) -> str:
         """See `bridge.Pool`."""
 
     def reset(self, seed: Any) -> Any:
-        """Starts a new episode of each, from one seed or a seed each; see `CallbackPool`."""
+        """Start a new episode of each environment, from one seed or one per environment."""
 
     def step(self, action: Any) -> EnvStep:
-        """Actions [N, ...] -> EnvStep of all fields up to `diverged`, except for `valid`.
+        """Step: actions [N, ...] -> EnvStep with all fields up to `diverged` except `valid`.
 
-        The step after an end ignores the action, and returns the next episode's first observation
-        and reward 0.
+        The step after an end ignores the action and returns the first observation of the next
+        episode with reward 0.
         """
 
     def render_frame(self) -> np.ndarray | None:
         """See `bridge.Pool`."""
 
     def close(self) -> None:
-        """Ends the environments."""
+        """Close the environments."""
 
 
 B = TypeVar("B", bound=HostBatch)
 
 
 class CallbackPool(Generic[B]):
-    """Environments of this process or of workers behind callbacks; see `bridge.Pool`.
+    """A `bridge.Pool` that calls a batch of environments through callbacks.
 
     Args:
         envs: the environments, such as a `WorkerPool`.
-        observation: their space.
+        observation: space of one observation.
         num_envs: N.
-        first: the number that the first environment has in a larger batch.
-        at_once: their steps have a flag `at_once`; see `EnvStep`.
-        absent: agents may need no action: `reset` returns (obs, bool [N]: no agent yet),
-            and steps have a flag `absent`; see `EnvStep`.
+        first: index of the first environment in a larger batch.
+        at_once: steps have the flag `at_once`; see `EnvStep`.
+        absent: agents may need no action: `reset` returns (obs, bool [N]: no agent yet), and steps
+            have the flag `absent`; see `EnvStep`.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class CallbackPool(Generic[B]):
         at_once: bool = False,
         absent: bool = False,
     ) -> None:
-        """Stores the environments, which `close` closes."""
+        """Store the environments, which `close` closes."""
         self.first = first
         self.envs = envs
         self.num_envs = num_envs
@@ -148,20 +149,20 @@ class CallbackPool(Generic[B]):
         self.token = jax.ShapeDtypeStruct((), np.int32)
 
     def reset(self, key: Key) -> Any:
-        """Resets every environment, with seeds drawn from the key."""
+        """Reset every environment, with seeds drawn from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
         return self._call(self._reset, (self.token, self.reset_shapes), seed)
 
     def begin(self, seeds: Array) -> Any:
-        """Resets every environment, with its own seed."""
+        """Reset every environment with its own seed."""
         return self._call(self._begin, (self.token, self.reset_shapes), seeds)
 
     def step(self, token: Token, action: EnvAction) -> Any:
-        """Steps all environments, with one callback."""
+        """Step all environments with one callback."""
         return self._call(self._step, (self.token, self.rows), token, action)
 
     def send_values(self, function: Callable[[Any], None], token: Token, values: Any) -> Token:
-        """Calls `function` on the host with `values`, before the next step: -> token."""
+        """Call `function` on the host with `values` before the next step; return the next token."""
 
         def set_values(token: Token, values: Any) -> Any:
             function(values)
@@ -179,7 +180,7 @@ class CallbackPool(Generic[B]):
         return _next(token), self.envs.step(action)
 
     def _call(self, function: Callable[..., Any], result: Any, *args: Any) -> Any:
-        """`call`, which stores the error of a failure: JAX passes on no more than its text."""
+        """Run `call` and store the error of a failure, because JAX keeps only its text."""
 
         def store(error: Exception) -> None:
             self.failure = error
@@ -188,18 +189,18 @@ class CallbackPool(Generic[B]):
 
     @property
     def diverged_value(self) -> str:
-        """The last value that diverged; see `bridge.Pool`."""
+        """Return the last value that diverged; see `bridge.Pool`."""
         return self.envs.diverged_value
 
     def render_frame(self) -> np.ndarray | None:
-        """A picture of environment 0 by its own `render`."""
+        """Return a frame of environment 0 from its own `render`."""
         return self.envs.render_frame()
 
     def close(self) -> None:
-        """Ends environments and workers."""
+        """Close the environments and their workers."""
         self.envs.close()
 
 
 def _next(token: Token) -> np.int32:
-    """The token of the next call, a number that counts calls."""
+    """Return the token of the next call. Tokens count the calls."""
     return np.int32(int(token) % LARGEST_TOKEN + 1)

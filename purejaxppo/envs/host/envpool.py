@@ -1,4 +1,4 @@
-"""`envpool/`: simulators in C++ behind XLA calls, https://github.com/sail-sg/envpool."""
+"""`envpool/`: C++ simulators behind XLA calls, https://github.com/sail-sg/envpool."""
 
 import contextlib
 import ctypes
@@ -37,14 +37,14 @@ RESERVED_SETTINGS = frozenset(
         "max_episode_steps",
     )
 )
-"""Settings of a pool that cannot be given as options."""
+"""Pool settings that cannot be set as options."""
 PIXEL_OPTIONS = frozenset({"from_pixels", "render_width", "render_height", "render_camera_id"})
-"""Options of MuJoCo's tasks that are no settings of the pool."""
+"""Options of MuJoCo tasks that are not settings of the pool."""
 EVALUATION_SETTINGS = {"reward_clip": False}
-"""Settings of evaluations, independent of those of training. `episodic_life` is not changed: with
-it EnvPool serves the next ball by itself, and an agent never learns to do so."""
+"""Settings of evaluations, independent of training. `episodic_life` is unchanged: with it, EnvPool
+serves the next ball, so the agent does not learn to serve."""
 RENDER_SETTINGS: Options = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
-"""Settings of a pool whose pictures are requested."""
+"""Settings of a pool that renders frames."""
 FRAME_RATES = {
     "envpool.atari": 60.0,
     "envpool.box2d": 50.0,
@@ -52,9 +52,9 @@ FRAME_RATES = {
     "envpool.mujoco": 40.0,
     "envpool.vizdoom": 35.0,
 }
-"""Steps per second by the prefix of a family's module, before `frame_skip` of emulators."""
+"""Steps per second by prefix of a task's module, before the `frame_skip` of emulators."""
 SEED_STRIDE = 1_000_003
-"""Distance between the seeds of two runs, so that their environments share none."""
+"""Distance between the seeds of two runs, which keeps their environments' seeds distinct."""
 
 
 def _load_opengl() -> bool:
@@ -66,7 +66,8 @@ def _load_opengl() -> bool:
 
 
 HAS_OPENGL = _load_opengl()
-"""True if OpenGL is available. EnvPool's MuJoCo finds it only if it was loaded globally before."""
+"""True if OpenGL was found. EnvPool's MuJoCo only finds a library that is already loaded globally.
+"""
 
 
 def _envpool() -> Any:
@@ -76,7 +77,7 @@ def _envpool() -> Any:
 
 
 def task_names() -> list[str]:
-    """The tasks of this family."""
+    """Return the tasks of this family."""
     return list(_envpool().list_all_envs())
 
 
@@ -90,19 +91,19 @@ def make(
     render: bool = False,
     first: int = 0,
 ) -> HostEnv:
-    """`num_envs` environments of the task called `name`.
+    """Create `num_envs` environments of a task.
 
     Args:
         name: as in `task_names`.
-        config: `options` are settings of the pool, `max_episode_steps` its time limit in steps.
+        config: `options` are settings of the pool, `max_episode_steps` is its time limit.
         num_envs: N.
-        seed: of the environments; EnvPool takes it when a pool is made, and never again.
-        evaluation: whole games with their true scores.
+        seed: of the environments. EnvPool reads it only when a pool is created.
+        evaluation: play whole games and report their true scores.
         render: frames will be requested.
-        first: the number that the first environment has in a larger batch.
+        first: index of the first environment in a larger batch.
 
     Raises:
-        ValueError: an option that the task does not have, or spaces that are not supported.
+        ValueError: an unknown option or an unsupported space.
     """
     options = _options(name, config)
     spec = _spec(name, options)
@@ -144,7 +145,7 @@ def make(
 
 
 def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
-    """Spaces of observations and actions.
+    """Return the observation and action spaces.
 
     Raises:
         ValueError: one of them is not supported.
@@ -164,7 +165,7 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
 
 
 def _form(native_space: Any, space: spaces.Space) -> Any:
-    """Return the form of a space of EnvPool; `space` is the policy's, made by `convert`."""
+    """Return the native form of an EnvPool space; `space` is the result of `convert`."""
     if isinstance(space, spaces.Dict):
         return NativeComposite(
             tuple((name, _form(native_space.spaces[name], part)) for name, part in space.spaces)
@@ -175,10 +176,10 @@ def _form(native_space: Any, space: spaces.Space) -> Any:
 
 
 def _render_settings(name: str) -> Options:
-    """Settings of a pool whose pictures are requested.
+    """Return the settings of a pool that renders frames.
 
     Raises:
-        ValueError: the task is MuJoCo's, and OpenGL is missing.
+        ValueError: a MuJoCo task, and OpenGL is missing.
     """
     if _module(name).startswith("envpool.mujoco"):
         _check_opengl()
@@ -186,7 +187,7 @@ def _render_settings(name: str) -> Options:
 
 
 def _seeds(first: int, count: int) -> list[int]:
-    """`count` seeds from `first` on, within 31 bits."""
+    """Return `count` consecutive seeds from `first`, within 31 bits."""
     return [int(s) for s in (first + np.arange(count)) % 2**31]
 
 
@@ -198,7 +199,7 @@ def _frame_rate(name: str, settings: Options) -> float:
 
 
 def _without_type_bounds(space: spaces.Space) -> spaces.Space:
-    """The space without the bounds that EnvPool sets where there are none: its type's range."""
+    """Remove bounds that are only the range of the dtype, as EnvPool sets for unbounded spaces."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict(tuple((name, _without_type_bounds(part)) for name, part in space.spaces))
     if isinstance(space, spaces.Box) and np.max(space.high) > 1e30:
@@ -208,17 +209,17 @@ def _without_type_bounds(space: spaces.Space) -> spaces.Space:
 
 @contextlib.contextmanager
 def _without_precision_warning() -> Iterator[None]:
-    """Suppresses Gymnasium's warning that EnvPool's bounds are of another type than its numbers."""
+    """Suppress Gymnasium's warning that the dtype of EnvPool's bounds differs from the space's."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered.*")
         yield
 
 
 def _spec(name: str, options: Options) -> Any:
-    """EnvPool's description of a task.
+    """Return EnvPool's description of a task.
 
     Raises:
-        ValueError: EnvPool cannot make the task.
+        ValueError: EnvPool cannot create the task.
     """
     try:
         with _without_precision_warning():
@@ -230,7 +231,7 @@ def _spec(name: str, options: Options) -> Any:
 
 
 def _options(name: str, config: EnvConfig) -> Options:
-    """The options of a config, checked; the time limit among them."""
+    """Return the checked options of a config, including the time limit."""
     options: Options = dict(config.options)
     settings = _spec(name, {}).config._asdict()
     known = sorted(
@@ -257,7 +258,7 @@ def _options(name: str, config: EnvConfig) -> Options:
 
 
 def _module(name: str) -> str:
-    """The part of EnvPool that a task belongs to."""
+    """Return the EnvPool module of a task."""
     from envpool.registration import registry
 
     return registry.specs[name][0]
@@ -271,17 +272,17 @@ def _check_opengl() -> None:
 
 
 class EnvPool:
-    """One EnvPool pool as a `bridge.Pool`.
+    """An EnvPool pool as a `bridge.Pool`.
 
-    Every call is traced with 64-bit numbers on: an environment of float64 that is traced without
-    them ends the process.
+    Every call is traced with 64-bit types enabled. Otherwise an environment with float64 values
+    crashes the process.
     """
 
-    failure = None  # it ends the process if anything goes wrong
-    diverged_value = ""  # its results do not pass through Python
+    failure = None  # EnvPool ends the process at any error
+    diverged_value = ""  # results do not pass through Python
 
     def __init__(self, name: str, options: Options, native: NativeSpaces) -> None:
-        """Starts the environments."""
+        """Start the environments."""
         self.form = native.observation
         assert isinstance(native.action, NativeArray)
         self.start = native.action.start
@@ -294,11 +295,11 @@ class EnvPool:
             self.handle, self._recv, self._send, _ = self.env.xla()
 
     def reset(self, key: Key) -> Any:
-        """Every environment at a start, drawn from the pool's own seeds and not from `key`."""
+        """Reset every environment. The pool uses its own seeds and ignores `key`."""
         return self.begin(jax.random.key_data(key))
 
     def begin(self, seeds: Any) -> Any:
-        """Resets every environment. The pool draws from its own seeds and ignores `seeds`."""
+        """Reset every environment. The pool uses its own seeds and ignores `seeds`."""
 
         def host_reset(seeds: Any) -> Any:
             del seeds
@@ -314,7 +315,7 @@ class EnvPool:
         return io_callback(host_reset, (token, shapes), seeds)
 
     def step(self, token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
-        """Steps the environments, with two XLA calls."""
+        """Step the environments with two XLA calls."""
         with _without_precision_warning(), jax.enable_x64(True):
             action = action.astype(self.action_dtype)
             token = self._send(token, action + self.start if self.start else action)
@@ -330,14 +331,14 @@ class EnvPool:
         )
 
     def render_frame(self) -> np.ndarray | None:
-        """A picture of environment 0 by EnvPool; None for families that cannot draw."""
+        """Return a frame of environment 0; None for tasks without rendering."""
         try:
             return np.asarray(self.env.render(env_ids=[0]))[0]
         except RuntimeError:
             return None
 
     def close(self) -> None:
-        """Ends the environments' threads."""
+        """Stop the threads of the environments."""
         self.env.close()
 
 

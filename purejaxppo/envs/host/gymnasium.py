@@ -1,7 +1,7 @@
-"""`gymnasium/`: any Gymnasium environment, in worker processes behind callbacks.
+"""`gymnasium/`: Gymnasium environments in worker processes behind callbacks.
 
-`gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` one that a package registers
-when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class in a file.
+Names: `gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` an id that a package
+registers at import, `gymnasium/path/to/file.py:ClassName` an environment class in a file.
 """
 
 import contextlib
@@ -52,13 +52,13 @@ OPTIONS = {
     "frame_stack": Option(1, "Number of latest images in an observation, with `pixels`.", low=1),
     "mask": Option(False, "Add the `action_mask` in each info to the observation."),
 }
-"""Options of this adapter; all others are the environment's."""
+"""Options of this adapter. All other options go to the environment."""
 SEED_STRIDE = 100_003
-"""Distance between the seeds of the generators of two runs' workers."""
+"""Distance between the seeds of the random generators of two runs' workers."""
 
 
 def task_names() -> list[str]:
-    """The newest version of every registered id; other ids, packages and files work, too."""
+    """Return the newest version of every registered id. Other ids, packages and files also work."""
     import gymnasium
 
     newest: Options = {}
@@ -79,20 +79,21 @@ def make(
     render: bool = False,
     first: int = 0,
 ) -> HostEnv:
-    """`num_envs` environments of the task called `name`.
+    """Create `num_envs` environments of a task.
 
     Args:
-        name: a registered id, `package:Id`, or `file.py:Class`.
-        config: options besides `OPTIONS` are keyword arguments of the environment.
+        name: a registered id, `package:Id` or `file.py:Class`.
+        config: options other than `OPTIONS` are keyword arguments of the environment.
         num_envs: N.
-        seed: of the global generators of worker processes; environments are seeded from the key.
-        evaluation: other streams of these generators.
-        render: frames will be requested; one environment in this process.
-        first: the number that the first environment has in a larger batch.
+        seed: of the global random generators in worker processes. Environments are seeded from the
+            key.
+        evaluation: use other random streams than training.
+        render: frames will be requested; creates one environment in this process.
+        first: index of the first environment in a larger batch.
 
     Raises:
-        ValueError: there is no such environment, or its spaces are not supported.
-        SimulatorError: it fails when it is made.
+        ValueError: an unknown environment, or unsupported spaces.
+        SimulatorError: the environment fails when it is created.
     """
     ours_given, env_options = split(config.options, OPTIONS)
     options = with_defaults(ours_given, OPTIONS)
@@ -115,16 +116,16 @@ class Workers:
 
     Args:
         name: family/task, for messages.
-        maker: makes one environment.
-        options: of the pool, as `POOL_OPTIONS`.
+        maker: creates one environment.
+        options: of the pool, as in `POOL_OPTIONS`.
 
     Raises:
-        ValueError: there is no such environment, or its spaces are not supported.
-        SimulatorError: it fails when it is made.
+        ValueError: an unknown environment, or unsupported spaces.
+        SimulatorError: the environment fails when it is created.
     """
 
     def __init__(self, name: str, maker: HashableMaker, options: Options) -> None:
-        """Makes one environment to read its spaces."""
+        """Create one environment to read its spaces."""
         self.name = name
         self.maker = maker
         self.options = options
@@ -144,14 +145,14 @@ class Workers:
         first: int = 0,
         render: bool = False,
     ) -> HostEnv:
-        """Makes a batch of `num_envs` environments.
+        """Create a batch of `num_envs` environments.
 
         Args:
             num_envs: N.
-            seed: of the run, for the global generators of worker processes.
-            evaluation: other streams of these generators, and no warnings about observations.
-            first: the number that the first environment has in a larger batch.
-            render: frames will be requested; one environment in this process.
+            seed: of the run, for the global random generators in worker processes.
+            evaluation: use other random streams, and do not warn about observations.
+            first: index of the first environment in a larger batch.
+            render: frames will be requested; creates one environment in this process.
         """
         info = self.info
         seed = 2 * seed + evaluation
@@ -189,23 +190,23 @@ class Workers:
 def _read_info(
     maker: HashableMaker, kind: Literal["process", "thread"], timeout: float, modified_at: float
 ) -> EnvInfo:
-    """Reads it in a worker of its own; `modified_at` distinguishes versions of a file."""
+    """Read the spaces in a separate worker; `modified_at` distinguishes versions of a file."""
     del modified_at
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
         if maker.mask:
-            pool.reset(0)  # so that errors are raised now
+            pool.reset(0)  # raises errors in masks now
         return pool.info
 
 
 def _modified_at(name: str) -> float:
-    """Modification time of the file of a `file.py:Class`; 0 for other names."""
+    """Return the modification time of the file in `file.py:Class`; 0 for other names."""
     file = Path(name.rpartition(":")[0])
     return file.stat().st_mtime if file.is_file() else 0.0
 
 
 @contextlib.contextmanager
 def _named_errors(name: str) -> Iterator[None]:
-    """Converts a WorkerError to a SimulatorError that names the environment."""
+    """Convert a WorkerError to a SimulatorError that names the environment."""
     try:
         yield
     except WorkerError as error:
@@ -213,16 +214,16 @@ def _named_errors(name: str) -> Iterator[None]:
 
 
 class RenderedEnv:
-    """One environment in this process, for one episode whose pictures are taken."""
+    """One environment in this process, to render the frames of an episode."""
 
     def __init__(self, maker: Maker) -> None:
-        """Makes the environment; without a display, on an off-screen surface."""
+        """Create the environment; without a display it renders off-screen."""
         from purejaxppo.envs.host.workers.pixels import without_display
 
         without_display()
         try:
             self.env = maker("rgb_array")
-        except LoadError:  # an environment that cannot draw itself takes no render_mode
+        except LoadError:  # environments without rendering take no render_mode
             self.env = maker()
         self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
         self.group = EnvGroup([self.env], 0)
@@ -246,7 +247,7 @@ class RenderedEnv:
         return copied(self.buffers.out, obs)
 
     def render_frame(self) -> np.ndarray | None:
-        """A picture by the environment's own `render`, uint8 [H, W, 3]; None if it has none."""
+        """Return a frame from the environment's `render`, uint8 [H, W, 3], or None."""
         from gymnasium.error import DependencyNotInstalled
 
         try:
@@ -256,7 +257,7 @@ class RenderedEnv:
         return frame if isinstance(frame, np.ndarray) and frame.ndim == 3 else None
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self.env.close()
 
 

@@ -1,9 +1,9 @@
-"""`pettingzoo/`: PettingZoo's parallel environments, in worker processes behind callbacks.
+"""`pettingzoo/`: PettingZoo's parallel environments in worker processes behind callbacks.
 
-`pettingzoo/mpe2.simple_spread_v3` is a module with a function `parallel_env`,
-`pettingzoo/package.module:Class` and `pettingzoo/path/to/file.py:function` are a class or a
-function that makes an environment, and `pettingzoo/sisl/pursuit-v5` is an id of PettingZoo's
-registry. Each world steps in a worker; its agents are rows.
+Names: `pettingzoo/mpe2.simple_spread_v3` is a module with a function `parallel_env`,
+`pettingzoo/package.module:Class` or `pettingzoo/path/to/file.py:function` a class or function that
+creates an environment, `pettingzoo/sisl/pursuit-v5` an id of PettingZoo's registry. Each
+multi-agent environment steps in a worker, and each of its agents is a row.
 """
 
 import importlib.util
@@ -23,11 +23,11 @@ OPTIONS = {
     "mask": Option(False, "Read the `action_mask` in each agent's info."),
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
 }
-"""Options of this adapter; all others are the environment's."""
+"""Options of this adapter. All other options go to the environment."""
 
 
 def task_names() -> list[str]:
-    """Modules of mpe2, if it is installed, and registered ids; others and files work, too."""
+    """Return mpe2's modules if installed, and registered ids. Other modules and files also work."""
     import pettingzoo
 
     spec = importlib.util.find_spec("mpe2")
@@ -47,21 +47,22 @@ def make(
     render: bool = False,
     first: int = 0,
 ) -> MultiAgentEnv:
-    """`num_envs` rows of worlds of the environment called `name`.
+    """Create multi-agent environments with `num_envs` rows.
 
     Args:
-        name: a module, `package.module:Class`, `file.py:function`, or a registered id.
-        config: options besides `OPTIONS` are keyword arguments of the environment.
-        num_envs: N, of all agents.
-        seed: of the global generators of worker processes; worlds are seeded from the key.
-        evaluation: other streams of these generators; N is rounded up to whole worlds.
-        render: frames will be requested; one world in this process.
-        first: the number that the first row has in a larger batch.
+        name: a module, `package.module:Class`, `file.py:function` or a registered id.
+        config: options other than `OPTIONS` are keyword arguments of the environment.
+        num_envs: N, over all agents.
+        seed: of the global random generators in worker processes. Environments are seeded from the
+            key.
+        evaluation: use other random streams; N is rounded up to whole environments.
+        render: frames will be requested; creates one environment in this process.
+        first: index of the first row in a larger batch.
 
     Raises:
-        ValueError: there is no such environment, its spaces are not supported, or N rows are not a
-            whole number of worlds.
-        SimulatorError: it fails when it is made.
+        ValueError: an unknown environment, unsupported spaces, or N is not a multiple of the number
+            of agents.
+        SimulatorError: the environment fails when it is created.
     """
     from purejaxppo.envs.host.workers.pettingzoo_world import PettingZooSpec
 

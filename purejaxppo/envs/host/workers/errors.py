@@ -1,25 +1,25 @@
-"""Errors of simulators on the host, without JAX."""
+"""Errors of host simulators, without JAX."""
 
 from purejaxppo.config.references import LoadError
 
 
 class MakeError(LoadError):
-    """A description names something that does not exist, is not installed, or cannot be used."""
+    """An environment description is invalid, or needs a package that is not installed."""
 
 
 class SimulatorError(RuntimeError):
-    """A simulator on the host failed, and with it the compiled program that stepped it."""
+    """A host simulator failed, and with it the compiled program that stepped it."""
 
 
 LONGEST = 4000
-"""Largest number of characters in the text of an error."""
+"""Maximum number of characters in the text of an error."""
 
 
 def printable(error: Exception) -> str:
-    """The text of an error, shortened and with escapes for lone surrogates.
+    """Return the text of an error, shortened and with escapes for lone surrogates.
 
-    The process crashes in JAX if the error of a callback, or a file name in its traceback, contains
-    a lone surrogate. Python decodes file names that are not UTF-8 to such characters.
+    JAX crashes the process if the error of a callback, or a file name in its traceback, contains a
+    lone surrogate. Python decodes file names that are not UTF-8 to such characters.
     """
     try:
         text = str(error)

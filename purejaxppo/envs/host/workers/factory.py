@@ -1,6 +1,6 @@
-"""Descriptions of Gymnasium environments that can be pickled, and functions that make them.
+"""Picklable descriptions of Gymnasium environments, and functions that create them.
 
-Nothing here imports JAX, since worker processes import it.
+This module does not import JAX, because worker processes import it.
 """
 
 import copy
@@ -15,39 +15,39 @@ from purejaxppo.config.references import absolute, import_named, in_file
 from purejaxppo.envs.host.workers.errors import MakeError
 
 Gymnasium = Any
-"""A `gymnasium.Env`; the package is imported where it is used."""
+"""A `gymnasium.Env`. The package is imported where it is used."""
 
 Options = dict[str, Any]
-"""Arguments of a simulator, by name."""
+"""Arguments of a simulator by name."""
 
 
 NORMALISING_WRAPPERS = {
     "NormalizeReward": "ppo.normalize_reward = true",
     "NormalizeObservation": "ppo.normalize_obs = true",
 }
-"""Gymnasium's wrappers with running statistics, and the settings to use instead."""
+"""Gymnasium's wrappers with running statistics, and the settings that replace them."""
 
 
 class Maker(Protocol):
-    """Makes one environment; can be pickled without the module `__main__`."""
+    """Creates one environment. It can be pickled without the module `__main__`."""
 
     def __call__(self, render_mode: str | None = None) -> Gymnasium:
-        """Makes a new `gymnasium.Env`.
+        """Create a `gymnasium.Env`.
 
         Raises:
-            ValueError: an unknown name, a missing package, or an option that does not exist.
+            ValueError: an unknown name or option, or a missing package.
         """
 
 
 class HashableMaker(Maker, Protocol):
-    """A hashable maker that says whether its environment observes the masks of its infos."""
+    """A hashable maker with a flag for action masks from infos."""
 
     @property
     def mask(self) -> bool:
-        """True if it does."""
+        """True if observations include the `action_mask` of infos."""
 
     def __hash__(self) -> int:
-        """Equal for equal descriptions."""
+        """Return equal hashes for equal descriptions."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class GymnasiumSpec:
     mask: bool = False
 
     def __call__(self, render_mode: str | None = None) -> Gymnasium:
-        """The environment in its wrappers."""
+        """Create the environment with its wrappers."""
         if self.pixels:
             from purejaxppo.envs.host.workers.pixels import Pixels, without_display
 
@@ -104,19 +104,19 @@ def make_spec(
     frame_stack: int = 1,
     mask: bool = False,
 ) -> GymnasiumSpec:
-    """Describes a Gymnasium environment; nothing is imported or made yet.
+    """Describe a Gymnasium environment without importing or creating it.
 
     Args:
         name: a registered id (`Hopper-v5`), an id with the package to import first
             (`package:Id-v0`), or a class in a file (`path/to/file.py:ClassName`).
-        wrappers: applied in order, each to the environment alone: a class of gymnasium.wrappers,
-            `module:ClassName` or `path/to/file.py:ClassName`.
+        wrappers: applied in order, each with the environment as its only argument: a class of
+            gymnasium.wrappers, `module:ClassName` or `path/to/file.py:ClassName`.
         options: keyword arguments of the environment.
-        max_episode_steps: replaces the time limit; 0 keeps the environment's own. A class in a
-            file has one if it declares it in an attribute `max_episode_steps`.
-        pixels: height and width of pictures to observe; 0: the environment's own observations.
-        frame_stack: number of the last pictures to observe.
-        mask: observe the infos' `action_mask`, too.
+        max_episode_steps: replaces the time limit; 0 keeps the environment's. A class in a file may
+            declare a limit in its attribute `max_episode_steps`.
+        pixels: height and width of observed images; 0: the environment's observations.
+        frame_stack: number of latest images in an observation.
+        mask: add the `action_mask` of infos to observations.
     """
     pairs = tuple(sorted((options or {}).items()))
     paths = tuple(map(absolute, wrappers))
@@ -124,15 +124,15 @@ def make_spec(
 
 
 def time_limit(env: Gymnasium) -> int:
-    """The number of steps after which an environment truncates an episode; 0 if there is none.
+    """Return the steps after which an environment truncates an episode; 0 without a limit.
 
-    It is that of its `TimeLimit`, or else its attribute `max_episode_steps`.
+    The limit is that of its `TimeLimit`, or else its attribute `max_episode_steps`.
     """
     return _wrapper_limit(env) or _declared_limit(env)
 
 
 def with_time_limit(env: Gymnasium) -> Gymnasium:
-    """The environment, with a `TimeLimit` added if it only declares a limit in an attribute."""
+    """Add a `TimeLimit` if the environment only declares a limit in an attribute."""
     from gymnasium.wrappers import TimeLimit
 
     limit = _declared_limit(env)
@@ -143,7 +143,7 @@ def with_copies(env: Gymnasium) -> Gymnasium:
     """Make an environment's `reset` and `step` return copies of observations, and return it.
 
     Wrappers such as frame stacks store observations, and some environments write all observations
-    into one array. The environment gets a derived class, because one more wrapper would hide its
+    to one array. The environment gets a derived class, because another wrapper would hide its
     attributes.
     """
     env_class = type(env)
@@ -166,7 +166,7 @@ def _copied(result: Any) -> Any:
 
 
 def _wrapper_limit(env: Gymnasium) -> int:
-    """The smallest limit of its `TimeLimit` wrappers; 0 if there are none."""
+    """Return the smallest limit of the `TimeLimit` wrappers; 0 without any."""
     from gymnasium.wrappers import TimeLimit
 
     limits = [x._max_episode_steps for x in _wrappers_of(env) if isinstance(x, TimeLimit)]
@@ -186,7 +186,7 @@ def _declared_limit(env: Gymnasium) -> int:
     """Return `max_episode_steps` of the innermost environment; 0 without it.
 
     Raises:
-        MakeError: it is not a time limit.
+        MakeError: the value is not a time limit.
     """
     inner = env.unwrapped
     name = f"{type(inner).__name__}.max_episode_steps"
@@ -197,7 +197,7 @@ def checked_limit(value: Any, name: str) -> int:
     """Return a time limit of an environment as an int; 0 for None.
 
     Raises:
-        MakeError: it is not a whole number of at least 1.
+        MakeError: the value is not a whole number of at least 1.
     """
     try:
         return time_limit_of(value, name)
@@ -206,7 +206,7 @@ def checked_limit(value: Any, name: str) -> int:
 
 
 def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasium:
-    """Makes an environment of Gymnasium's registry, without its checks: workers have their own."""
+    """Create an environment of Gymnasium's registry, without its checker: workers check values."""
     import gymnasium
 
     package, _, task = name.rpartition(":")
@@ -237,7 +237,7 @@ def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasiu
 
 
 def _from_file(file: str, name: str, options: Options, max_episode_steps: int) -> Gymnasium:
-    """An instance of a class in a file, under a time limit if one is given."""
+    """Create an instance of a class in a file, with a `TimeLimit` if a limit is set."""
     import gymnasium
 
     env_class = in_file(file, name, "env.name", inspect.isclass, "class")
@@ -252,7 +252,7 @@ def _from_file(file: str, name: str, options: Options, max_episode_steps: int) -
 
 
 def _wrapper(name: str) -> Any:
-    """The class of a wrapper."""
+    """Return the class of a wrapper."""
     import gymnasium
 
     field = f"env.options.wrappers: {name}"
@@ -271,13 +271,13 @@ def _wrapper(name: str) -> Any:
 
 
 def _check_wrapper(wrapper_class: type, field: str) -> None:
-    """Check that a wrapper does not normalise by running statistics.
+    """Check that a wrapper does not normalise with running statistics.
 
-    Its statistics would not be saved with the agent, and would change evaluations.
+    The statistics would not be saved with the agent, and would change in evaluations.
 
     Raises:
-        MakeError: it is Gymnasium's `NormalizeReward` or `NormalizeObservation`, also for vector
-            environments, or a subclass.
+        MakeError: the wrapper is Gymnasium's `NormalizeReward` or `NormalizeObservation`, also for
+            vector environments, or a subclass.
     """
     for base in wrapper_class.__mro__:
         if base.__name__ in NORMALISING_WRAPPERS and base.__module__.startswith("gymnasium."):
@@ -303,5 +303,5 @@ def _wrapped(name: str, env: Gymnasium) -> Gymnasium:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, as one line."""
+    """Return the message of an error as one line."""
     return " ".join(str(error).split()).rstrip(".")

@@ -1,6 +1,6 @@
-"""Spaces of Gymnasium and of what is like it: their `Space`, and elements of either as the other's.
+"""Conversion of Gymnasium-like spaces and their elements to and from `purejaxppo.spaces`.
 
-Nothing here imports JAX, since worker processes import it.
+This module does not import JAX, because worker processes import it.
 """
 
 import contextlib
@@ -36,20 +36,20 @@ from purejaxppo.spaces import (
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
 NARROWED_DTYPES = ("float64", "int64", "int16", "uint32", "uint64")
-"""Dtypes that JAX, or the code that reads observations, would narrow."""
+"""Dtypes that JAX, or code that reads observations, would convert to narrower ones."""
 
 
 def observation_space(space: Any) -> Space:
-    """A Gymnasium observation space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
+    """Convert a Gymnasium observation space to a `Space`. A Tuple becomes a Dict with keys "0", ...
 
     Raises:
-        MakeError: a space whose elements are not arrays of one shape.
+        MakeError: the elements of a space are not arrays of one shape.
     """
     return space_of(native_form(space))
 
 
 def action_space(space: Any) -> Space:
-    """A Gymnasium action space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
+    """Convert a Gymnasium action space to a `Space`. A Tuple becomes a Dict with keys "0", ...
 
     Raises:
         MakeError: a part is neither a Box of floats nor discrete.
@@ -82,10 +82,10 @@ def _plain_space(space: Any, role: str) -> Space:
 
 
 def convert(space: Any) -> Space:
-    """Converts a space of gymnax or EnvPool, whose kinds have the names of Gymnasium's.
+    """Convert a space of gymnax or EnvPool, whose classes have the names of Gymnasium's.
 
     Raises:
-        ValueError: a kind that policies cannot read or write.
+        ValueError: an unsupported space.
     """
     kind = type(space).__name__
     if kind == "Discrete":
@@ -114,9 +114,9 @@ def convert(space: Any) -> Space:
 
 
 def stored_dtype(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
-    """The dtype for numbers between bounds: uint8, int32 or float32.
+    """Return the dtype for numbers between bounds: uint8, int32 or float32.
 
-    Integers beyond the range of int32 become floats, which rounds them instead of wrapping around.
+    Integers beyond the range of int32 are stored as float32, which rounds but does not wrap around.
     """
     if np.dtype(dtype) == np.uint8:
         return "uint8"
@@ -132,10 +132,10 @@ def native_form(space: Any, *, role: str = "observation", is_mask: bool = False)
     Args:
         space: of Gymnasium.
         role: "observation" or "action", for messages.
-        is_mask: True for a part called `action_mask`, which has zeros and ones on one axis.
+        is_mask: True for a part named `action_mask`, which has zeros and ones on one axis.
 
     Raises:
-        MakeError: a space whose elements are not arrays of one shape.
+        MakeError: the elements of a space are not arrays of one shape.
     """
     from gymnasium import spaces
 
@@ -173,7 +173,7 @@ def decoder(space: Any) -> Callable[[Any], Any]:
 
 
 class Source(NamedTuple):
-    """The part of a Gymnasium observation that one array is read from."""
+    """The part of a Gymnasium observation that becomes one array."""
 
     name: str  # for messages
     keys: tuple[Any, ...]  # into Gymnasium's observation
@@ -224,14 +224,14 @@ def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -
 
 
 def _integer_range(space: Any) -> tuple[int, int]:
-    """Return the smallest and the largest integer that the dtypes of a Box and its `Space` hold."""
+    """Return the smallest and largest integers that a Box and its `Space` can both hold."""
     stored = stored_dtype(space.dtype, space.low.astype(float), space.high.astype(float))
     ranges = [np.iinfo(dtype) for dtype in (space.dtype, stored) if dtype != "float32"]
     return max(int(dtype.min) for dtype in ranges), min(int(dtype.max) for dtype in ranges)
 
 
 def _exact_dtypes(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
-    """Return the dtypes with all values within `limits`; None: all dtypes of numbers."""
+    """Return the dtypes whose values are all within `limits`; None: all numeric dtypes."""
     if limits is None:
         return INTEGERS | FLOATS | {BOOL}
     least, most = np.max(limits[0]), np.min(limits[1])
@@ -241,11 +241,11 @@ def _exact_dtypes(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
 
 
 def read(source: Source, obs: Any) -> np.ndarray:
-    """One array of a Gymnasium observation, in Gymnasium's shape.
+    """Read one array of a Gymnasium observation, in Gymnasium's shape.
 
     Raises:
-        MakeError: it is missing, its shape differs from its space's, or the space cannot hold a
-            value.
+        MakeError: the array is missing, has another shape than its space, or has a value that the
+            space does not contain.
     """
     part = _array(source, obs)
     if part.shape != source.shape:
@@ -264,7 +264,7 @@ def _array(source: Source, obs: Any) -> np.ndarray:
     """Return the part of an observation that `source` names, before other checks.
 
     Raises:
-        MakeError: it is missing, or cannot be converted to an array.
+        MakeError: the part is missing, or cannot be converted to an array.
     """
     for key in source.keys:
         try:
@@ -306,7 +306,7 @@ def _check_values(source: Source, part: np.ndarray) -> None:
         return
     least, most = source.limits
     if numbers is part and not part.ndim and least <= part.item() <= most:
-        return  # as below, and much faster
+        return  # same result as below, much faster
     wrong = first_outside(numbers, least, most)
     if wrong is None:
         return

@@ -1,6 +1,6 @@
-"""Masks of allowed actions, from an environment's infos; imported where Gymnasium is in use.
+"""Masks of allowed actions from an environment's infos. Import it only where Gymnasium is in use.
 
-Nothing here imports JAX, since worker processes import it.
+This module does not import JAX, because worker processes import it.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 
 class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds `info["action_mask"]` to the observation: to its Dict, or as {"obs", "action_mask"}.
+    """Add `info["action_mask"]` to the observation: to its Dict, or as {"obs", "action_mask"}.
 
     Args:
-        env: an environment whose `reset` and `step` both give a mask.
+        env: an environment whose `reset` and `step` return a mask in the info.
         name: for messages.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
-        """Reads the spaces.
+        """Read the spaces.
 
         Raises:
-            MakeError: there is nothing discrete to choose from.
+            MakeError: the action space has no discrete part.
         """
         super().__init__(env)
         self.name = name
@@ -41,12 +41,12 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = gymnasium.spaces.Dict(parts | {MASK: gymnasium_space(mask)})
 
     def reset(self, **options: Any) -> Any:
-        """Resets the environment; the observation has the mask of the first step."""
+        """Reset the environment. The observation has the mask of the first step."""
         obs, info = reset_result(self.env.reset(**options))
         return self._with_mask(obs, info, "reset"), info
 
     def step(self, action: Any) -> Any:
-        """Steps the environment; the observation has the mask of the next step."""
+        """Step the environment. The observation has the mask of the next step."""
         obs, *rest, info = self.env.step(action)
         return self._with_mask(obs, info, "step"), *rest, info
 
@@ -56,19 +56,19 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, when: str) -> Any:
-    """The mask in an info, uint8 [n] or [sum nvec], 1 = allowed; or a dict of the parts' masks.
+    """Return the mask in an info, uint8 [n] or [sum nvec], 1 = allowed; or a dict of masks.
 
     Args:
-        info: with an `action_mask`, as the space's own `sample` takes it: an array for a Discrete
-            space, arrays (or one long one) for a MultiDiscrete one, and a dict or a tuple of the
-            parts' masks for a Dict or a Tuple. A mask that allows nothing is taken to allow
-            everything: environments return such masks at an episode's end.
+        info: with an `action_mask` in the form that the space's `sample` takes: an array for a
+            Discrete space, arrays (or one concatenated array) for a MultiDiscrete space, and a dict
+            or a tuple of masks for a Dict or Tuple space. A mask that allows nothing is replaced by
+            one that allows everything, because environments return such masks at an episode's end.
         space: the action space.
         where: the environment, for messages.
         when: the call that returned the info, for messages.
 
     Raises:
-        MakeError: there is no mask, or it does not fit the space.
+        MakeError: the mask is missing or does not match the space.
     """
     if MASK not in info:
         keys = ", ".join(map(repr, info)) or "no keys"
@@ -102,7 +102,7 @@ def _nvec(space: Space) -> tuple[int, ...]:
 
 
 def _part(value: Any, name: str, where: str) -> Any:
-    """The mask of one part of a Dict or a Tuple."""
+    """Return the mask of one part of a Dict or a Tuple."""
     try:
         return value[name] if isinstance(value, Mapping) else value[int(name)]
     except (LookupError, TypeError, ValueError):
@@ -110,7 +110,7 @@ def _part(value: Any, name: str, where: str) -> Any:
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space[Any]:
-    """A space of `purejaxppo.spaces` as one of Gymnasium; not for a bare `Discrete`."""
+    """Convert a space of `purejaxppo.spaces`, other than a bare `Discrete`, to Gymnasium's."""
     if isinstance(space, Dict):
         return gymnasium.spaces.Dict({name: gymnasium_space(part) for name, part in space.spaces})
     if isinstance(space, MultiDiscrete):

@@ -1,7 +1,8 @@
-"""A PettingZoo parallel environment as one Gymnasium environment; imported where both are in use.
+"""A PettingZoo parallel environment as one Gymnasium environment. Needs both packages.
 
-Its observation holds all agents' observations, rewards and ends (`Team.joint_observation`), and its
-action is all their actions joined. Nothing here imports JAX, since worker processes import it.
+Its observation holds the observations, rewards and ends of all agents (`Team.joint_observation`),
+and its action holds all their actions. This module does not import JAX, because worker processes
+import it.
 """
 
 import pkgutil
@@ -44,15 +45,15 @@ from purejaxppo.spaces import MASK, Box, Dict, Space, leaves
 
 @dataclass(frozen=True)
 class PettingZooSpec:
-    """A PettingZoo environment by name: the description from which a worker makes its worlds.
+    """A PettingZoo environment by name, from which a worker creates its environments.
 
     Args:
         name: a module with a `parallel_env`, `module:function`, `file.py:function`, or an id of
             PettingZoo's registry, which has a slash.
         options: keyword arguments of the function, as sorted pairs.
-        max_episode_steps: the time limit; 0 keeps the environment's own.
-        mask: take `action_mask` from the agents' infos.
-        global_state: show the state of the world.
+        max_episode_steps: time limit; 0 keeps the environment's.
+        mask: read the `action_mask` in the agents' infos.
+        global_state: observe the global state.
     """
 
     name: str
@@ -62,7 +63,7 @@ class PettingZooSpec:
     global_state: bool = False
 
     def __call__(self, render_mode: str | None = None) -> "ParallelGymEnv":
-        """Makes one world."""
+        """Create one multi-agent environment."""
         options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
         try:
             env = _builder(self.name)(**options)
@@ -83,7 +84,7 @@ class PettingZooSpec:
 
 
 def _builder(name: str) -> Any:
-    """The class or function that makes an environment."""
+    """Return the class or function that creates an environment."""
     module_name, _, attribute = name.rpartition(":")
     if module_name.endswith(".py"):
         return in_file(module_name, attribute, "env.name", callable, "function or class")
@@ -105,7 +106,7 @@ def _builder(name: str) -> Any:
 
 
 def _registered(name: str, field: str) -> Any:
-    """A function that makes an environment of PettingZoo's registry, which exists since 1.27."""
+    """Return a function that creates an environment of PettingZoo's registry (since 1.27)."""
     known = getattr(pettingzoo, "parallel_registry", {})
     if name not in known:
         close = nearest(name, known)
@@ -123,7 +124,7 @@ def _registered(name: str, field: str) -> Any:
 
 
 def _module(name: str, field: str) -> Any:
-    """A module by name; the error for one that is not in its package names the nearest."""
+    """Import a module. For an unknown module of a package, the error names the nearest one."""
     try:
         return import_named(name, field)
     except LoadError as error:
@@ -140,18 +141,18 @@ def _module(name: str, field: str) -> Any:
 
 
 class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
-    """One world of A agents.
+    """A PettingZoo environment of A agents with Gymnasium's interface.
 
-    For an agent that is done the last observation is repeated and the reward is 0; the episode is
-    over when all agents are done.
+    For an agent that has ended, the last observation is repeated and the reward is 0. The episode
+    ends when all agents have ended.
 
     Args:
-        env: the world.
+        env: the PettingZoo environment.
         spec: its description.
     """
 
     def __init__(self, env: ParallelEnv, spec: PettingZooSpec) -> None:
-        """Pads the agents' spaces to common ones.
+        """Pad the agents' spaces to common ones.
 
         Raises:
             MakeError: the spaces cannot be padded to common ones.
@@ -171,7 +172,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         self.observation_ranges = [
             part.range for agent_sources in obs_sources for part in agent_sources if part.range
         ]
-        """Of the agents' first observations; see `resolution.precision_warning`."""
+        """Ranges of the agents' first observations; see `resolution.precision_warning`."""
         self._action_spaces = [env.action_space(agent) for agent in self.agents]
         self._decode = [decoder(space) for space in self._action_spaces]
         split = [split_mask(space) for space in self._obs_spaces]
@@ -201,7 +202,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         return forms._replace(observation=NativeComposite(parts))
 
     def _limit(self, requested: int) -> int:
-        """The smallest of the requested and the environment's time limits; 0 if there is none."""
+        """Return the smaller of the requested and the environment's limit; 0 without a limit."""
         unwrapped = self.env.unwrapped
         limits = [
             checked_limit(getattr(unwrapped, name, None), f"pettingzoo/{self.name}: {name}")
@@ -210,7 +211,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         return min((limit for limit in (requested, *limits) if limit), default=0)
 
     def _state_space(self, team: Team) -> Box:
-        """Space of the world's own state, if it has one, or of all observations."""
+        """Return the space of the environment's global state, or else of all observations."""
         self.env.reset(seed=0)
         try:
             state = np.asarray(self.env.state())
@@ -222,7 +223,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Starts an episode with all agents."""
+        """Start an episode with all agents."""
         obs, infos = reset_result(self.env.reset(seed=seed, options=options))
         absent = [agent for agent in self.agents if agent not in self.env.agents]
         if absent:
@@ -231,14 +232,14 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
                 f"join later are not supported. Start every episode with all possible_agents."
             )
         self._elapsed = 0
-        self._removed: set[Any] = set()  # agents that have ended and are not in the world any more
+        self._removed: set[Any] = set()  # agents that have ended and were removed
         self._alive = np.ones(len(self.agents), bool)
         self._last_obs = [self._read_obs(i, obs, infos, "reset") for i in range(len(self.agents))]
         nothing = np.zeros(len(self.agents), np.float32)
         return self._observation(nothing, nothing), {}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Takes one step with the actions of the agents that are not done."""
+        """Step with the actions of the agents that have not ended."""
         acting = np.flatnonzero(self._alive).tolist()
         actions = self._actions(action, acting)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
@@ -274,19 +275,19 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
 
     @ignoring_float_errors
     def _actions(self, action: Any, acting: list[int]) -> dict[Any, Any]:
-        """Return the actions of the agents that are not done, as the world takes them."""
+        """Return the actions of the agents that have not ended, in PettingZoo's form."""
         joint = self.team.split(action, np)
         return {self.agents[i]: self._decode[i](joint[i]) for i in acting}
 
     def _check_agents(
         self, ended: list[Any], terminations: dict[Any, Any], truncations: dict[Any, Any]
     ) -> None:
-        """Check that no agent has come back or is new while the episode continues.
+        """Check that no agent returns or joins while the episode continues.
 
         Args:
             ended: the agents that had ended before this step.
-            terminations: as the world returned them.
-            truncations: as the world returned them.
+            terminations: as the environment returned them.
+            truncations: as the environment returned them.
 
         Raises:
             MakeError: an agent acts after its end, or is not in `possible_agents`.
@@ -299,7 +300,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
                     f"List every agent in possible_agents."
                 )
         for agent in ended:
-            # Some worlds keep ended agents in the list, and report their end at every step.
+            # Some environments keep ended agents in the list and report their end at every step.
             acts = not (terminations.get(agent, True) or truncations.get(agent, True))
             if agent in present and (acts or agent in self._removed):
                 raise MakeError(
@@ -314,10 +315,10 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         }
 
     def _entry(self, parts: Any, agent: Any, name: str) -> Any:
-        """Return an agent's part of a result of `reset` or `step`.
+        """Return an agent's entry in a result of `reset` or `step`.
 
         Raises:
-            MakeError: it is missing.
+            MakeError: the entry is missing.
         """
         try:
             return parts[agent]
@@ -328,18 +329,18 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
             ) from None
 
     def render(self) -> Any:
-        """A picture by the world's own `render`."""
+        """Return a frame from the environment's `render`."""
         return self.env.render()
 
     def close(self) -> None:
-        """Ends the world."""
+        """Close the environment."""
         self.env.close()
 
     @ignoring_float_errors
     def _read_obs(
         self, i: int, obs: dict[Any, Any], infos: dict[Any, Any], when: str
     ) -> tuple[Any, Any]:
-        """(observation, mask or None) of agent i."""
+        """Return (observation, mask or None) of agent i."""
         agent = self.agents[i]
         raw_obs = self._entry(obs, agent, "observation")
         agent_obs, mask = split_mask_off(self._encode[i](raw_obs), self._obs_spaces[i])
@@ -351,7 +352,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
 
     @ignoring_float_errors
     def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
-        """The world's observation, in the space `Team.joint_observation`."""
+        """Return the joint observation, in the space `Team.joint_observation`."""
         joined = self.team.join([agent_obs for agent_obs, _ in self._last_obs], np)
         out = {"obs": joined, "reward": reward.astype(np.float32), "end": end.astype(np.uint8)}
         if self.team.mask is not None:
@@ -363,7 +364,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
 
 
 def _in_shape(tree: Any, space: Space) -> Any:
-    """Arrays with the axes of their spaces: several choices of each agent are one axis."""
+    """Reshape arrays to their spaces: all choices of all agents are one axis."""
     if isinstance(space, Dict):
         return {name: _in_shape(tree[name], part) for name, part in space.spaces}
     (leaf,) = leaves(space)

@@ -1,4 +1,4 @@
-"""A Gymnasium environment that observes its own pictures; imported where Gymnasium is in use."""
+"""A Gymnasium environment that observes its rendered images. Needs Gymnasium."""
 
 import os
 import sys
@@ -10,28 +10,28 @@ import numpy as np
 
 
 class Pixels(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Observes the last pictures, uint8 [size, size, 3 * stack], the newest last.
+    """Observe the latest rendered images, uint8 [size, size, 3 * stack], the newest last.
 
     Args:
-        env: one that draws itself as arrays.
-        size: height and width of the pictures.
-        stack: number of pictures; an episode begins with its first one repeated.
+        env: an environment that renders arrays.
+        size: height and width of the images.
+        stack: number of images. An episode starts with copies of its first image.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], size: int, stack: int = 1) -> None:
-        """Sets the observation space; nothing is drawn yet."""
+        """Set the observation space. Nothing is rendered yet."""
         super().__init__(env)
         self.size = size
         self.frames: deque[np.ndarray] = deque(maxlen=stack)
         self.observation_space = gymnasium.spaces.Box(0, 255, (size, size, 3 * stack), np.uint8)
 
     def reset(self, **options: Any) -> Any:
-        """Resets the environment and drops earlier pictures."""
+        """Reset the environment and drop earlier images."""
         self.frames.clear()
         return super().reset(**options)
 
     def observation(self, observation: Any) -> np.ndarray:
-        """The pictures instead of the observation."""
+        """Return the images instead of the observation."""
         del observation
         frame = self._picture()
         while len(self.frames) < (self.frames.maxlen or 1) - 1:
@@ -50,7 +50,7 @@ class Pixels(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def without_display() -> None:
-    """Makes MuJoCo and pygame draw off-screen without a display; call it before their import."""
+    """Make MuJoCo and pygame render off-screen without a display. Call it before importing them."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

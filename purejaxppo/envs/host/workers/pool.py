@@ -1,7 +1,7 @@
-"""N Gymnasium environments in worker processes or threads, as one batch with next-step reset.
+"""N Gymnasium environments in worker processes or threads, as one batch with next-step auto-reset.
 
-Each worker owns a slice of the environments. Actions and results lie in shared memory; a pipe per
-worker carries commands and replies, and is closed when the other side has ended.
+Each worker owns a slice of the environments. Actions and results are in shared memory. A pipe per
+worker carries commands and replies, and closes when the other side ends.
 """
 
 import contextlib
@@ -54,22 +54,22 @@ BOOT_CODE = (
 
 
 class WorkerError(RuntimeError):
-    """An environment raised an error or hangs, or its worker died."""
+    """An environment raised an error or timed out, or its worker ended."""
 
     def __init__(self, message: str, worker: int, env_indices: tuple[int, ...]) -> None:
-        """Stores the message, the worker and its environments."""
+        """Store the message, the worker and its environments."""
         super().__init__(message)
         self.worker = worker
         self.env_indices = env_indices
 
 
 class Handle:
-    """The owner's end of a worker: the base class of processes and threads."""
+    """The parent's side of a worker; base class of processes and threads."""
 
     connection: Connection
 
     def __init__(self, index: int, start: int, stop: int) -> None:
-        """Stores the index and the environments from `start` to before `stop`."""
+        """Store the index and the environments from `start` to before `stop`."""
         self.index = index
         self.envs = tuple(range(start, stop))
 
@@ -79,12 +79,17 @@ class Handle:
         return f"worker {self.index} ({which})"
 
     def send(self, message: Any) -> None:
-        """Sends the worker a message."""
-        with contextlib.suppress(OSError):  # of a dead worker, which receive finds
+        """Send a message to the worker."""
+        with contextlib.suppress(OSError):  # the worker has ended, which receive detects
             self.connection.send(message)
 
     def receive(self, doing: str) -> Any:
-        """Returns the worker's reply, or raises the error that it reports or died of."""
+        """Return the worker's reply.
+
+        Raises:
+            ValueError: the configuration is invalid.
+            WorkerError: an environment failed, or the worker ended.
+        """
         try:
             reply = self.connection.recv()
         except (EOFError, OSError):
@@ -97,51 +102,51 @@ class Handle:
         raise WorkerError(f"{message}\n\n{reply.trace}", self.index, (reply.env,))
 
     def exit_error(self, doing: str) -> WorkerError:
-        """The error of a worker that has ended."""
+        """Return the error for a worker that has ended."""
         message = f"{self} {self.describe_exit()} while it was supposed to {doing}"
         return WorkerError(f"{message}{self.crash_stack()}", self.index, self.envs)
 
     def timeout_error(self, doing: str, seconds: float) -> WorkerError:
-        """The error of a worker that was too slow; ends it."""
+        """Kill a worker that was too slow, and return the error."""
         message = f"{self} did not {doing} within {seconds:g} s. Its stack:\n{self.stack()}"
         self.kill()
         return WorkerError(message, self.index, self.envs)
 
     def alive(self) -> bool:
-        """True if the worker runs."""
+        """Return True while the worker runs."""
         raise NotImplementedError
 
     def describe_exit(self) -> str:
-        """The worker's end, in words."""
+        """Describe how the worker ended."""
         raise NotImplementedError
 
     def crash_stack(self) -> str:
-        """The stack at the time of death, if known."""
+        """Return the stack at the time of a crash, if known."""
         return ""
 
     def stack(self) -> str:
-        """The stack of a worker that runs."""
+        """Return the stack of a running worker."""
         raise NotImplementedError
 
     def join(self, seconds: float) -> None:
-        """Waits for the worker to end."""
+        """Wait for the worker to end."""
         raise NotImplementedError
 
     def terminate(self) -> None:
-        """Asks the worker to end."""
+        """Request the worker to end."""
 
     def kill(self) -> None:
-        """Ends the worker."""
+        """End the worker immediately."""
 
     def release(self) -> None:
-        """Closes what belongs to the worker."""
+        """Free the worker's resources."""
 
 
 class ProcessHandle(Handle):
-    """A worker in a process of its own."""
+    """A worker in a separate process."""
 
     def __init__(self, index: int, start: int, stop: int, memory: int) -> None:
-        """Starts the process, which shares the open file `memory`."""
+        """Start the process, which shares the open file `memory`."""
         super().__init__(index, start, stop)
         if os.name != "posix":
             raise ValueError(
@@ -160,7 +165,7 @@ class ProcessHandle(Handle):
                 stdout=stdout,
                 stderr=stdout,
                 pass_fds=fds,
-                start_new_session=True,  # so that it can be ended with its own children
+                start_new_session=True,  # a process group, to end it with its children
                 env={**ONE_THREAD, **os.environ},
             )
 
@@ -169,15 +174,15 @@ class ProcessHandle(Handle):
 
     @property
     def group(self) -> int:
-        """The id of the process group of the worker and its children."""
+        """Return the process group id of the worker and its children."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """True if the process runs."""
+        """Return True while the process runs."""
         return self._process.poll() is None
 
     def describe_exit(self) -> str:
-        """Its exit code or signal, in words."""
+        """Describe the exit code or the signal."""
         self.join(1.0)
         code = self._process.poll()
         if code is None:
@@ -188,12 +193,12 @@ class ProcessHandle(Handle):
         return f"was killed by {signal.Signals(-code).name}{hint}"
 
     def crash_stack(self) -> str:
-        """The stack that faulthandler wrote at a fatal signal, if any."""
+        """Return the stack that faulthandler wrote at a fatal signal, if any."""
         stack = self._trace_text()
         return f". Its stack:\n{stack}" if stack else ""
 
     def stack(self) -> str:
-        """The stack that faulthandler writes when asked by a signal."""
+        """Return the stack that faulthandler writes at SIGUSR1."""
         os.kill(self._process.pid, signal.SIGUSR1)
         text = ""
         for _ in range(40):
@@ -204,27 +209,27 @@ class ProcessHandle(Handle):
         return text
 
     def _trace_text(self) -> str:
-        """The text that faulthandler has written to the trace file."""
+        """Return the text that faulthandler has written to the trace file."""
         return os.pread(self._trace.fileno(), 1 << 16, 0).decode(errors="replace")
 
     def join(self, seconds: float) -> None:
-        """Waits for the process to end."""
+        """Wait for the process to end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the process and its children."""
+        """Send SIGTERM to the process and its children."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Sends SIGKILL to the process and its children."""
+        """Send SIGKILL to the process and its children."""
         self._signal(signal.SIGKILL)
 
     def release(self) -> None:
-        """Closes the trace file and kills children that the worker left behind."""
+        """Close the trace file and kill the worker's remaining children."""
         self._trace.close()
         self.kill()
-        self._copying.join(1.0)  # for the last lines that it printed
+        self._copying.join(1.0)  # for the last printed lines
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -232,11 +237,13 @@ class ProcessHandle(Handle):
 
 
 def copy(source: int, name: str) -> None:
-    """Copies a worker's output to stderr up to a limit; drops the rest, so the worker never blocks.
+    """Copy a worker's output to stderr up to a limit.
+
+    The rest is dropped. Otherwise the worker would block.
 
     Args:
-        source: a pipe; it is closed when the output ends.
-        name: of the worker, for the note in place of the rest.
+        source: a pipe, closed when the output ends.
+        name: of the worker, for the note about dropped output.
     """
     left = MAX_OUTPUT_BYTES
     with open(source, "rb", buffering=0) as pipe:
@@ -249,7 +256,7 @@ def copy(source: int, name: str) -> None:
                 data += (
                     f"\n{name} printed {MAX_OUTPUT_BYTES:,} bytes. The rest is dropped.\n".encode()
                 )
-            with contextlib.suppress(OSError):  # nobody reads it, or the disk is full
+            with contextlib.suppress(OSError):  # no reader, or the disk is full
                 os.write(2, data)
 
 
@@ -257,7 +264,7 @@ class ThreadHandle(Handle):
     """A worker in a thread of this process."""
 
     def __init__(self, index: int, start: int, stop: int, memory: int) -> None:
-        """Starts the thread, which shares the open file `memory`."""
+        """Start the thread, which shares the open file `memory`."""
         super().__init__(index, start, stop)
         self.connection, worker_end = Pipe()
         self._thread = threading.Thread(
@@ -267,32 +274,32 @@ class ThreadHandle(Handle):
         self._thread.start()
 
     def alive(self) -> bool:
-        """True if the thread runs."""
+        """Return True while the thread runs."""
         return self._thread.is_alive()
 
     def describe_exit(self) -> str:
-        """The same words for every end."""
+        """Describe the end of a thread, for which no details are known."""
         return "ended its thread"
 
     def stack(self) -> str:
-        """The stack of the thread."""
+        """Return the stack of the thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame else ""
 
     def join(self, seconds: float) -> None:
-        """Waits for the thread to end, unless it hangs."""
+        """Wait for the thread to end, unless it hangs."""
         self._thread.join(0.0 if self._given_up else seconds)
 
     def kill(self) -> None:
-        """Gives the thread up: nothing ends one."""
+        """Abandon the thread, because threads cannot be killed."""
         self._given_up = True
 
 
 class Guard:
-    """A process that kills worker processes and their children when this process ends."""
+    """A process that kills the workers and their children when this process ends."""
 
     def __init__(self) -> None:
-        """Starts the process."""
+        """Start the process."""
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, supervisor.GROUPS],
             stdin=subprocess.PIPE,
@@ -302,27 +309,27 @@ class Guard:
         )
 
     def add(self, worker: ProcessHandle) -> None:
-        """Adds a worker to those that the process kills."""
+        """Add a worker to the ones that the process kills."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"%d\n" % worker.group)
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """Ends the process, after the workers have ended."""
+        """End the process after the workers have ended."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 def join_all(workers: list[Handle], seconds: float) -> None:
-    """Waits for the workers to end, at most for so long in all."""
+    """Wait for the workers to end, at most `seconds` in total."""
     deadline = time.monotonic() + seconds
     for worker in workers:
         worker.join(max(0.0, deadline - time.monotonic()))
 
 
 def stop_all(workers: list[Handle], guard: Guard | None) -> None:
-    """Closes the pipes, upon which workers exit, and ends those that do not."""
+    """Close the pipes, on which workers exit, and kill the workers that do not exit."""
     for worker in workers:
         worker.connection.close()
     join_all(workers, GRACE_SECONDS)
@@ -344,20 +351,19 @@ class WorkerPool:
     """N environments that step together.
 
     Args:
-        make: makes one environment.
+        make: creates one environment.
         num_envs: N.
-        num_workers: processes or threads; 0 is one per core. Never more than environments.
-        timeout: seconds that the slowest worker may take to make its environments, to reset or to
-            step them.
+        num_workers: number of processes or threads, at most N; 0: one per core.
+        timeout: seconds that the slowest worker may take to create, reset or step its environments.
         seed: of the global generators of `random` and `numpy.random` in worker processes, for
-            environments that draw from them.
+            environments that use them.
         warns_as: name of the environment in warnings about its first observations; "": no warnings.
-        kind: where environments step. Threads start at once and share this process's memory, but
-            Python code in them takes turns, and one that hangs cannot be ended.
+        kind: "process" or "thread". Threads start quickly and share this process's memory, but
+            Python code in them does not run in parallel, and a hanging thread cannot be killed.
 
     Raises:
-        ValueError: there is no such environment, or it cannot be used.
-        WorkerError: it raised an error.
+        ValueError: an unknown or unsupported environment.
+        WorkerError: an environment raised an error.
     """
 
     def __init__(
@@ -371,7 +377,7 @@ class WorkerPool:
         warns_as: str = "",
         kind: Literal["process", "thread"] = "process",
     ) -> None:
-        """Starts the workers and makes the environments."""
+        """Start the workers and create the environments."""
         if num_envs < 1 or num_workers < 0:
             raise ValueError(
                 f"num_envs = {num_envs} must be at least 1, num_workers = {num_workers} at least 0."
@@ -406,7 +412,7 @@ class WorkerPool:
             os.close(memory)
 
     def _make_envs(self, make: Maker, seed: int | None, memory: int) -> None:
-        """Makes the environments, and the arrays shared with them."""
+        """Create the environments and the arrays shared with them."""
         for worker in self._workers:
             start = worker.envs[0]
             worker.send(Job(make, start, start + len(worker.envs), seed))
@@ -427,20 +433,19 @@ class WorkerPool:
         self._exchange("attach", self.num_envs, size)
 
     def reset(self, seed: int | np.ndarray) -> Any:
-        """Starts a new episode of every environment: a seed, or seeds [N] -> obs [N, ...].
+        """Start a new episode of every environment: one seed or seeds [N] -> obs [N, ...].
 
-        With one seed, environment i is seeded with seed + i. It draws its later episodes from its
-        own generator.
+        With one seed, environment i gets seed + i. It draws later episodes from its own generator.
         """
         seeds = seed + np.arange(self.num_envs) if np.ndim(seed) == 0 else np.asarray(seed)
         self._exchange("reset", seeds.tolist())
         return self._obs()
 
     def step(self, action: Any) -> EnvStep:
-        """Steps the environments: actions [N, ...] -> EnvStep.
+        """Step the environments: actions [N, ...] -> EnvStep.
 
-        On the step that ends an episode `obs` is the true last observation. The step after it
-        ignores the action, returns the next episode's first observation, and is not `valid`.
+        On the step that ends an episode, `obs` is the true last observation. The next step ignores
+        the action, returns the first observation of the next episode, and is not `valid`.
 
         Raises:
             WorkerError: an environment failed; the pool is closed.
@@ -465,11 +470,11 @@ class WorkerPool:
             break  # warnings of other workers are similar
 
     def close(self) -> None:
-        """Closes the environments and ends the workers; a second call does nothing."""
+        """Close the environments and end the workers. A second call does nothing."""
         self._stop()
 
     def render_frame(self) -> None:
-        """None: the environments are elsewhere."""
+        """Return None: the environments are in other processes or threads."""
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -478,7 +483,7 @@ class WorkerPool:
         self.close()
 
     def _obs(self) -> Any:
-        """A copy of the observation: the workers write over theirs at the next step."""
+        """Return a copy of the observation, because workers overwrite theirs at the next step."""
         return tree_of(self.observation, self._buffers.out.obs)
 
     def _check(self) -> None:
@@ -488,7 +493,7 @@ class WorkerPool:
             raise RuntimeError("the worker pool is closed")
 
     def _exchange(self, *command: Any) -> list[Any]:
-        """Sends all workers a command and waits until they are done; returns their replies."""
+        """Send a command to all workers and return their replies."""
         self._check()
         with self._closing():
             for worker in self._workers:
@@ -497,7 +502,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
-        """Ends the pool at any error: a reply left in a pipe would be taken for the next."""
+        """Close the pool at any error; otherwise a pending reply would be read as the next one."""
         try:
             yield
         except BaseException as error:
@@ -506,7 +511,7 @@ class WorkerPool:
             raise
 
     def _gather(self, doing: str, seconds: float) -> list[Any]:
-        """One reply of each worker, in order."""
+        """Return one reply of each worker, in order."""
         deadline = time.monotonic() + seconds
         replies = {}
         waiting: dict[Any, Handle] = {w.connection: w for w in self._workers}
@@ -527,7 +532,7 @@ class WorkerPool:
 
 
 def _shared_file() -> int:
-    """An open file without a name, which cannot be left behind on disk."""
+    """Return an open unnamed file, which cannot remain on disk."""
     if sys.platform == "linux":
         return os.memfd_create("purejaxppo")
     with tempfile.TemporaryFile() as file:

@@ -1,8 +1,8 @@
 """Warnings about observations with a large offset, where float32 loses the digits that change.
 
-Observations are stored as float32 before they are normalised. Most digits of a position in UTM
-metres or of a Unix time do not change. Nothing here imports JAX, since worker processes import
-this module.
+Observations are stored as float32 before they are normalised. Positions in UTM metres and Unix
+times are examples: most of their digits are constant. This module does not import JAX, because
+worker processes import it.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from purejaxppo.spaces import element_name
 NUM_COMPARED = 16
 """Number of first observations of each environment that are compared."""
 SMALLEST_OFFSET = 1000.0
-"""Smallest magnitude to warn about."""
+"""Smallest magnitude that gives a warning."""
 ENOUGH_STEPS = 8
-"""Values that span at least this many multiples of float32's resolution give no warning."""
+"""Values that span at least this many float32 steps give no warning."""
 NOISE = 100
-"""Values that span at most this many multiples of float64's resolution count as a constant."""
+"""Values that span at most this many float64 steps count as constant."""
 
 
 class Range:
-    """The smallest and largest of the first values of a part of an observation.
+    """Minimum and maximum of the first values of a part of an observation.
 
     Args:
         name: of the part.

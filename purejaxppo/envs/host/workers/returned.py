@@ -1,6 +1,6 @@
 """Checks of the values that `reset` and `step` of custom environments return.
 
-Nothing here imports JAX, since worker processes import it.
+This module does not import JAX, because worker processes import it.
 """
 
 import numbers
@@ -19,15 +19,15 @@ FIX_STEP = "Return (obs, reward, terminated, truncated, info), as in Gymnasium"
 FIX_RESET = "Return (obs, info), as in Gymnasium"
 FIX_SEED = "Define reset(self, *, seed=None, options=None), as in Gymnasium"
 ENV_CALL = r"(\benv\w*(\[\w+\])?|\bsuper\(\))\.(step|reset)\("
-"""A call of an environment, of the environment in a wrapper, or of a base class."""
+"""Pattern of a call of an environment, of a wrapped environment, or of a base class."""
 UNPACK_ERROR = r"values to unpack|cannot unpack"
 SEED_ERROR = r"unexpected keyword argument '(seed|options)'"
 
 
 def old_gym_error(error: BaseException) -> str:
-    """Describe an error of an environment with Gym's old interface.
+    """Describe an error that is caused by Gym's old interface.
 
-    Such errors come from the arguments of `reset` or `step` or from unpacking the result, in a
+    Such errors come from the arguments of `reset` or `step`, or from unpacking their results, in a
     wrapper or in this package.
 
     Returns:
@@ -53,7 +53,7 @@ def reset_result(result: Any) -> tuple[Any, Any]:
     """Return (observation, info), the result of `reset`.
 
     Raises:
-        MakeError: it returned something else, such as an observation alone.
+        MakeError: the result is something else, such as only an observation.
     """
     if isinstance(result, tuple | list) and len(result) == 2:
         obs, info = result
@@ -72,7 +72,7 @@ def to_float(value: Any, name: str) -> float:
         name: for messages.
 
     Raises:
-        MakeError: it is not one number. NaN is accepted.
+        MakeError: the value is not a single number. NaN is accepted.
     """
     if isinstance(value, float | int):
         return float(value)
@@ -90,7 +90,7 @@ def to_bool(value: Any, name: str) -> bool:
         name: for messages.
 
     Raises:
-        MakeError: it is something else.
+        MakeError: the value is something else.
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -108,7 +108,7 @@ def _item(value: Any) -> Any:
 
 
 def _described(value: Any, name: str) -> str:
-    """Describe a wrong value by its shape, or by itself if it is a scalar."""
+    """Describe an invalid value by its shape, or by itself if it is a scalar."""
     shape = np.shape(value)
     if shape != ():
         return f"{name} of shape {shape}"

@@ -1,16 +1,16 @@
-"""Processes that end other processes when the trainer ends, even if it is killed.
+"""Processes that end other processes when the trainer ends, even if the trainer is killed.
 
     python supervisor.py LOG LARGEST_LOG COMMAND...
 
-starts a game, writes its output to a log, and ends with it. The exit code is the game's; it is
-128 + n if signal n ended the game, and 127 if the command was not found.
+starts a game, writes its output to a log, and ends with it. The exit code is the game's, 128 + n if
+signal n killed the game, or 127 if the command was not found.
 
     python supervisor.py --groups
 
-reads the ids of process groups, one per line, and kills those that are left when the trainer ends.
+reads process group ids, one per line, and kills the remaining ones when the trainer ends.
 
-Both import only the standard library, to start within milliseconds. Standard input is a pipe that
-the trainer holds open: it closes when the trainer ends, even if it is killed.
+Both use only the standard library, to start within milliseconds. Standard input is a pipe from the
+trainer, which closes when the trainer ends.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ import threading
 import time
 from typing import IO
 
-GRACE_SECONDS = 2.0  # for games and workers to end by themselves after the trainer
+GRACE_SECONDS = 2.0  # for games and workers to exit after the trainer
 POLL_SECONDS = 0.05  # between checks that they have ended
 GROUPS = "--groups"
 
 
 def end_groups() -> None:
-    """Reads ids of process groups until standard input closes, then kills those that are left."""
+    """Read process group ids until standard input closes, then kill the remaining groups."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     groups = [int(line) for line in sys.stdin]
     end = time.monotonic() + GRACE_SECONDS
@@ -39,7 +39,7 @@ def end_groups() -> None:
 
 
 def send_signal(group: int, number: int) -> bool:
-    """Sends a signal to a process group; False if it has ended."""
+    """Send a signal to a process group; return False if the group has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True
@@ -47,8 +47,8 @@ def send_signal(group: int, number: int) -> bool:
 
 
 def supervise(log: str, largest: int, command: list[str]) -> int:
-    """Runs the game until it ends, or the trainer does: -> exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
+    """Run the game until the game or the trainer ends; return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: None)  # a handler, which the game does not inherit
     try:
         game = subprocess.Popen(
@@ -63,17 +63,18 @@ def supervise(log: str, largest: int, command: list[str]) -> int:
     trainer_ended = threading.Event()
     threading.Thread(target=end_with_trainer, args=(game, trainer_ended), daemon=True).start()
     code = game.wait()
-    copying.join(1.0)  # what it said last
+    copying.join(1.0)  # for the last output
     if trainer_ended.is_set():
         os.killpg(0, signal.SIGKILL)
-    os.killpg(0, signal.SIGTERM)  # its children; the trainer kills those that ignore it
+    os.killpg(0, signal.SIGTERM)  # for its children; the trainer kills those that ignore it
     return code if code >= 0 else 128 - code
 
 
 def copy(source: IO[bytes], log: str, largest: int) -> None:
-    """Writes lines to the log; one that has grown beyond `largest` bytes becomes `LOG.old`.
+    """Write lines to the log. A log beyond `largest` bytes is renamed to `LOG.old`.
 
-    Lines that cannot be written, as on a full disk, are dropped: otherwise the game would block.
+    Lines that cannot be written, such as on a full disk, are dropped. Otherwise the game would
+    block.
     """
     file = None
     for line in iter(lambda: source.readline(1 << 16), b""):
@@ -88,7 +89,7 @@ def copy(source: IO[bytes], log: str, largest: int) -> None:
 
 
 def end_with_trainer(game: subprocess.Popen[bytes], trainer_ended: threading.Event) -> None:
-    """Ends the whole group of processes once standard input closes, and sets `trainer_ended`."""
+    """Kill the process group after standard input closes, and set `trainer_ended`."""
     while os.read(0, 4096):
         pass
     trainer_ended.set()

@@ -1,8 +1,8 @@
-"""A worker: the process or thread in which some Gymnasium environments of a batch step.
+"""A worker: the process or thread that steps some Gymnasium environments of a batch.
 
-They step one after another into shared arrays, with next-step reset. A worker process is a new
-interpreter that imports this module and the environment, and not the script that started it.
-Nothing here imports JAX.
+The environments step one after another into shared arrays, with next-step auto-reset. A worker
+process is a new interpreter that imports this module and the environment, but not the script that
+started it. This module does not import JAX.
 """
 
 import contextlib
@@ -46,30 +46,30 @@ from purejaxppo.spaces import (
     tree_of,
 )
 
-POLL_SECONDS = 0.25  # between checks that the other side is still alive
-GRACE_SECONDS = 5.0  # for environments to close before their worker is ended
+POLL_SECONDS = 0.25  # between checks that the other side is alive
+GRACE_SECONDS = 5.0  # for environments to close before their worker is killed
 ALIGNMENT = 64  # bytes: a cache line
-TRIES = 3  # resets before one that returns NaN is an error
+TRIES = 3  # resets until NaN is an error
 
 
 class Buffers(NamedTuple):
-    """Arrays in shared memory between a batch of N environments and its owner."""
+    """Arrays in shared memory between N environments and the parent process."""
 
-    action: tuple[np.ndarray, ...]  # [N, ...] each: the action's parts in order of their paths
-    out: EnvStep  # `obs` are the observation's parts [N, ...] in order of their paths
+    action: tuple[np.ndarray, ...]  # [N, ...] each: the action's parts, ordered by path
+    out: EnvStep  # `obs`: the observation's parts [N, ...], ordered by path
 
     def rows(self, start: int, stop: int) -> "Buffers":
-        """Views of some environments' rows."""
+        """Return views of the rows from `start` to before `stop`."""
         return Buffers(tuple(x[start:stop] for x in self.action), rows_of(self.out, start, stop))
 
 
 def buffer_bytes(observation: Space, action: Space, num_envs: int) -> int:
-    """The bytes that the buffers of N environments take."""
+    """Return the size in bytes of the buffers of N environments."""
     return _array_places(observation, action, num_envs)[1]
 
 
 def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Buffers:
-    """The buffers of N environments in `memory`, which has `buffer_bytes` bytes."""
+    """Return the buffers of N environments in `memory`, which has `buffer_bytes` bytes."""
     places, _ = _array_places(observation, action, num_envs)
     arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
     num_actions = len(list(leaves(action)))
@@ -81,7 +81,7 @@ def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Bu
 def _array_places(
     observation: Space, action: Space, num_envs: int
 ) -> tuple[list[tuple[tuple[int, ...], str, int]], int]:
-    """(shape, dtype, offset) of each array, and the bytes of all."""
+    """Return (shape, dtype, offset) of each array, and the total size in bytes."""
     places, end = [], 0
     scalars = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
     for leaf in [*leaves(action), *leaves(observation), *scalars]:
@@ -94,15 +94,15 @@ def _array_places(
 
 ignoring_float_errors = np.errstate(all="ignore")
 """Decorator for code that must not depend on `np.seterr`, which environments may call. Infinity and
-NaN are handled afterwards."""
+NaN are checked later."""
 
 
 class MultiAgentGymEnv:
-    """Base class of Gymnasium environments that are a world of several agents."""
+    """Base class of multi-agent environments with Gymnasium's interface."""
 
     team: Team
     observation_ranges: Sequence[Range]
-    """Of the parts of its agents' observations, which it converts itself."""
+    """Ranges of the parts of the agents' observations, which the environment converts itself."""
 
 
 class EnvGroup:
@@ -110,11 +110,11 @@ class EnvGroup:
 
     Args:
         envs: Gymnasium environments with the same spaces.
-        start: the first one's index in the batch.
+        start: index of the first one in the batch.
     """
 
     def __init__(self, envs: Sequence[Any], start: int) -> None:
-        """Reads the spaces."""
+        """Read the spaces."""
         self.envs = envs
         self.start = start
         self.at = 0
@@ -136,11 +136,11 @@ class EnvGroup:
                 raise ValueError("its spaces differ from those of the environments before it")
 
     def bind(self, shared: Buffers) -> None:
-        """Sets the arrays [len(envs), ...] to read actions from and to write results to."""
+        """Set the arrays [len(envs), ...] for actions and results."""
         self._actions, self._out = shared
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Starts every environment's episode, from the seeds of the whole batch."""
+        """Start an episode of every environment, from the seeds of the whole batch."""
         self._out.reward[:] = 0
         for lane in range(len(self.envs)):
             self.at = lane
@@ -148,10 +148,10 @@ class EnvGroup:
         self._ended = np.zeros(len(self.envs), bool)
 
     def step(self) -> str:
-        """Steps each environment by its action; one whose episode is over resets instead.
+        """Step each environment with its action, or reset it if its episode has ended.
 
         Returns:
-            The first value that diverged, as `diverged_value` names it; "" if none did.
+            The first value that diverged, as in `diverged_value`; "" if none did.
         """
         results = []
         for lane in range(len(self.envs)):
@@ -179,7 +179,7 @@ class EnvGroup:
         return precision_warning(self._ranges)
 
     def close(self) -> None:
-        """Closes every environment."""
+        """Close every environment."""
         for env in self.envs:
             env.close()
 
@@ -192,12 +192,12 @@ class EnvGroup:
 
     @ignoring_float_errors
     def _action(self, lane: int) -> Any:
-        """Return the action of an environment, in its own form."""
+        """Return the action of an environment in its own form."""
         parts = [part[lane] for part in self._actions]
         return self._decode[lane](tree_of(self.action, parts))
 
     def _first_obs(self, lane: int, seed: int | None) -> Any:
-        """An episode's first observation; one with NaN or beyond ±LARGEST is drawn again."""
+        """Reset an environment, again if the first observation is NaN or beyond ±LARGEST."""
         for _ in range(TRIES):
             obs, _ = reset_result(self.envs[lane].reset(seed=seed))
             self._write(lane, obs)
@@ -216,12 +216,12 @@ class EnvGroup:
 
     @ignoring_float_errors
     def _write(self, lane: int, obs: Any) -> None:
-        """Writes an observation to its row."""
+        """Write an observation to its row."""
         for target, source in zip(self._out.obs, self._sources[lane], strict=True):
             target[lane] = read(source, obs).reshape(target.shape[1:])
 
     def _bounded_rows(self) -> np.ndarray:
-        """True where observation and reward are not NaN or beyond ±LARGEST, bool [len(envs)]."""
+        """Return True for rows whose values are finite and within ±LARGEST, bool [len(envs)]."""
         ok = np.abs(self._out.reward) <= LARGEST
         for part in self._out.obs:
             if part.dtype == np.float32:
@@ -229,39 +229,39 @@ class EnvGroup:
         return ok
 
     def _diverged_value(self, lane: int) -> str:
-        """The first value of an environment that diverged."""
+        """Return the first value of an environment that diverged."""
         paths = [leaf.path for leaf in leaves(self.observation)]
         obs = zip(paths, (part[lane] for part in self._out.obs), strict=True)
         return diverged_value(self._out.reward[lane], obs)
 
     def _end_diverged(self) -> str:
-        """Ends the episodes of environments that diverged; returns the first one's value."""
+        """End the episodes of environments that diverged; return the first one's value."""
         bad = self._out.diverged
         value = self._diverged_value(int(bad.argmax()))
         for part, leaf in zip(self._out.obs, leaves(self.observation), strict=True):
-            part[bad] = MASK in leaf.path  # a mask must allow something
+            part[bad] = MASK in leaf.path  # a mask must allow an action
         self._out.reward[bad] = 0
         self._out.terminated[bad] = True
         return value
 
 
 class Job(NamedTuple):
-    """The first message to a worker: the environments to make."""
+    """The first message to a worker: the environments to create."""
 
     make: Maker
     start: int  # its first environment
     stop: int  # the one after its last
-    seed: int | None  # of the process's global generators
+    seed: int | None  # of the process's global random generators
 
 
 class EnvInfo(NamedTuple):
-    """A worker's reply once its environments are made."""
+    """A worker's reply after its environments were created."""
 
     observation: Space
     action: Space
     max_episode_steps: int
-    team: Team | None  # of a world of several agents
-    native: NativeSpaces | None  # the environment's own form, if it is of one agent
+    team: Team | None  # of a multi-agent environment
+    native: NativeSpaces | None  # the native spaces of a single-agent environment
 
 
 class WorkerFailure(NamedTuple):
@@ -270,28 +270,28 @@ class WorkerFailure(NamedTuple):
     env: int  # its index in the batch
     summary: str
     trace: str
-    is_config_error: bool  # the description is at fault, not the environment
+    is_config_error: bool  # True: the config is invalid, not the environment
 
 
 def serve(connection: Connection, memory: int) -> None:
-    """Makes environments, then executes commands until the other end of the pipe closes.
+    """Create environments, then run commands until the other end of the pipe closes.
 
     Args:
-        connection: its end of the pipe.
-        memory: the shared file, whose size is known once the environments are made.
+        connection: the worker's end of the pipe.
+        memory: the shared file, whose size is set after the environments were created.
     """
     envs: list[Any] = []
     with connection:
         try:
             _run_commands(connection, memory, envs)
         except (EOFError, ConnectionError):
-            pass  # the owner has ended
+            pass  # the parent has ended
         finally:
             _close(envs)
 
 
 def _run_commands(connection: Connection, memory: int, envs: list[Any]) -> None:
-    """Executes commands until an environment fails."""
+    """Run commands until an environment fails."""
     connection.send(None)
     job: Job = connection.recv()
     group = _run_or_fail("__init__", lambda: job.start + len(envs), _make, job, envs)
@@ -326,7 +326,7 @@ def _run_commands(connection: Connection, memory: int, envs: list[Any]) -> None:
 def _run_or_fail(
     command: str, env_index: Callable[[], int], function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """The result of `function`, or the `WorkerFailure` of the environment that raised an error."""
+    """Return the result of `function`, or the `WorkerFailure` of the environment that raised."""
     try:
         return function(*arguments)
     except LoadError as error:
@@ -339,7 +339,7 @@ def _run_or_fail(
 
 
 def _make(job: Job, envs: list[Any]) -> EnvGroup:
-    """Makes the environments of a job and appends them to `envs`."""
+    """Create the environments of a job and append them to `envs`."""
     with contextlib.ExitStack() as quiet:
         if job.seed is not None:
             random.seed(job.seed + job.start)
@@ -356,12 +356,12 @@ def _close(envs: list[Any]) -> None:
         try:
             env.close()
         except Exception:
-            traceback.print_exc()  # the owner has ended, and the others are to be closed
+            traceback.print_exc()  # the parent has ended; close the other environments
 
 
 def main(connection: int, memory: int, trace: int) -> None:
-    """Runs a worker process, given its open files; `pool.Guard` ends it with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """Run a worker process, given its open files. `pool.Guard` ends it with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable(trace, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
