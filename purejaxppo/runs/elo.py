@@ -70,16 +70,16 @@ def _connected(beats: np.ndarray) -> bool:
     return bool(reach.all())
 
 
-def table(names: Sequence[str], found: Ratings, score: np.ndarray) -> list[dict[str, str]]:
+def table(names: Sequence[str], ratings: Ratings, score: np.ndarray) -> list[dict[str, str]]:
     """Return the rows of a table: player, rating with a 95 % interval, games, share won."""
     games = (score + score.T).sum(axis=1)
-    half = CONFIDENT * found.error
+    half = CONFIDENT * ratings.error
     return [
         {
             "player": name,
-            "elo": f"{found.elo[i]:.1f}",
-            "low": f"{found.elo[i] - half[i]:.1f}",
-            "high": f"{found.elo[i] + half[i]:.1f}",
+            "elo": f"{ratings.elo[i]:.1f}",
+            "low": f"{ratings.elo[i] - half[i]:.1f}",
+            "high": f"{ratings.elo[i] + half[i]:.1f}",
             "games": f"{games[i]:.0f}",
             "score": f"{score[i].sum() / games[i]:.4f}",
         }
@@ -105,13 +105,13 @@ def write_csv(rows: Sequence[dict[str, str]], path: Path) -> None:
         writer.writerows(rows)
 
 
-def plot(steps: Sequence[int], found: Ratings, path: Path, title: str) -> None:
+def plot(steps: Sequence[int], ratings: Ratings, path: Path, title: str) -> None:
     """Plot ratings over environment steps. The first player is a horizontal line at 0."""
     figure, axes = figure_over_steps(title, "Elo rating (points)")
     axes.errorbar(
         steps,
-        found.elo[1:],
-        yerr=CONFIDENT * found.error[1:],
+        ratings.elo[1:],
+        yerr=CONFIDENT * ratings.error[1:],
         marker="o",
         capsize=3,
         label="checkpoints, with 95 % intervals",

@@ -1,4 +1,4 @@
-"""Failures of a run: saving, closing and reporting when it cannot continue.
+"""Failures of a run: save, close, and report the reason.
 
 Signals set a flag, which the loop reads; see `interrupts`.
 """
@@ -26,21 +26,21 @@ INTERRUPTED = f"interrupted; {NOTHING_LOST}"
 
 
 class OutOfMemoryError(Stopped):
-    """A device has too little memory for the run."""
+    """The run needs more device memory than there is."""
 
 
 @contextlib.contextmanager
 def saving_on_failure(run: Training) -> Iterator[None]:
-    """Save and close a run that fails in this context, and report the failure in a sentence.
+    """Save and close a run that fails in this context, and raise an error with one sentence.
 
-    Nothing is saved before training. With several processes, the failed one prints the sentence
-    and ends, because the others would wait for it.
+    Nothing is saved before training starts. With several processes, the failed process prints the
+    sentence and exits, because the others would wait for it.
 
     Raises:
         SimulatorError: a host simulator failed.
         OutOfMemoryError: a device has too little memory.
         Stopped: another failure during training.
-        Exception: another failure before training, unchanged.
+        Exception: another failure before training, as it was raised.
     """
     try:
         with simulator_errors(run.config.env.name, run.programs):
@@ -52,17 +52,17 @@ def saving_on_failure(run: Training) -> Iterator[None]:
         try:
             run.close()
         except Exception:
-            log.debug("closing failed, too", exc_info=True)
+            log.debug("closing failed as well", exc_info=True)
         if failure is error:
             raise
         raise failure from error
 
 
 def reported_error(run: Training, error: BaseException) -> BaseException:
-    """Return the error to raise for a failure, after a save if the run was training."""
+    """Return the error to raise for a failure. If the run was training, save it first."""
     if is_out_of_memory(error):
         sentence = too_little_memory(run.config, error)
-        # Of a failed evaluation; a failed chunk may have freed its state, and nothing is saved.
+        # An evaluation failed. A failed chunk may have freed its state, and nothing can be saved.
         return OutOfMemoryError(sentence if run.state is None else f"{sentence} {save_first(run)}")
     if run.state is None or not isinstance(error, Exception):
         return error
@@ -71,38 +71,38 @@ def reported_error(run: Training, error: BaseException) -> BaseException:
     if isinstance(error, Stopped | NotFiniteError) or processes.is_distributed():
         return error
     log.debug("training failed", exc_info=True)
-    what = " ".join(message_of(error).split())
+    message = " ".join(message_of(error).split())
     if not isinstance(error, OSError):
-        what = f"{type(error).__name__}: {what}"
-    return Stopped(f"{what.rstrip('.')}. {save_first(run)}")
+        message = f"{type(error).__name__}: {message}"
+    return Stopped(f"{message.rstrip('.')}. {save_first(run)}")
 
 
 def save_first(run: Training) -> str:
-    """Save after a failure if possible; return a sentence about the last checkpoint."""
+    """Save after a failure if possible, and return a sentence about the last checkpoint."""
     try:
         if not run.lost and not processes.is_distributed():
             run.save()
             run.checkpoints.wait()
     except Exception:
-        log.debug("saving failed, too", exc_info=True)
+        log.debug("saving failed as well", exc_info=True)
     steps, saved = run.progress.env_steps, run.checkpoints.finished()
     folder = short_path(run.run_dir)
     if saved is None:
-        done, then = f"No checkpoint could be saved in {folder}", "start again"
+        outcome, action = f"No checkpoint could be saved in {folder}", "start again"
     elif saved == steps:
-        done, then = f"Saved at {steps:,} steps in {folder}", "resume"
+        outcome, action = f"Saved at {steps:,} steps in {folder}", "resume"
     else:
-        done, then = f"The checkpoint at {saved:,} steps in {folder} is intact", "resume"
-    return f"{done}. Fix the cause, then run the same command to {then}."
+        outcome, action = f"The checkpoint at {saved:,} steps in {folder} is intact", "resume"
+    return f"{outcome}. Fix the cause, then run the same command to {action}."
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if JAX reports that a device has too little memory."""
+    """Return True if JAX reports that a device has too little memory."""
     return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def too_little_memory(config: Config, error: BaseException) -> str:
-    """The message for a device with too little memory."""
+    """Return the message about a device with too little memory."""
     return (
         f"the device has too little memory for env.num_envs = {config.env.num_envs} x "
         f"ppo.rollout_length = {config.ppo.rollout_length} rows with ppo.num_minibatches = "
@@ -112,7 +112,7 @@ def too_little_memory(config: Config, error: BaseException) -> str:
 
 
 def end_process(run: Training, failure: BaseException) -> None:
-    """End one of several processes, with the reason for its failure."""
+    """Print the reason for a failure, and end this process of several."""
     if isinstance(failure, KeyboardInterrupt):
         code = fail(INTERRUPTED, code=130)
     elif not isinstance(failure, Exception):
@@ -130,7 +130,7 @@ def end_process(run: Training, failure: BaseException) -> None:
 
 
 def lost_process(run: Training, error: Exception) -> str:
-    """The message after another process has ended, or cannot be reached any more."""
+    """Return the message for the loss of another process."""
     saved = run.checkpoints.finished()
     state = (
         f"The checkpoint at {saved:,} steps is intact. Run the same command to resume."

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, its lock, and the record of config and versions."""
+"""Run folders: their files, their lock, and the record of config and versions."""
 
 import contextlib
 import errno
@@ -34,7 +34,7 @@ from purejaxppo.envs import registry
 
 try:
     import fcntl
-except ModuleNotFoundError:  # no such locks on Windows
+except ModuleNotFoundError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("purejaxppo")
@@ -67,24 +67,24 @@ RUN_FILES = (
     f".{MEMBERS}",
     CONFIG,
 )
-"""Everything that a run writes; the config goes last when a run is deleted."""
+"""Everything that a run writes. The config is last, because deleting a run deletes it last."""
 
 
 @contextlib.contextmanager
 def run_folder(
     run_dir: Path, *, clobber: bool, run_files: Sequence[str] = RUN_FILES
 ) -> Iterator[None]:
-    """Create the run's folder if needed, and lock it against a second process.
+    """Create the run folder if needed, and lock it against a second process.
 
-    A folder that a run has been made in may hold other files, too, such as videos.
+    The folder of an earlier run may also contain other files, such as videos.
 
     Args:
         run_dir: the folder.
-        clobber: delete the files of an earlier run, and nothing else.
+        clobber: delete the files of an earlier run, and no other files.
         run_files: names of everything that the command writes there.
 
     Raises:
-        ValueError: it cannot be made, holds something else than a run, or is in use.
+        ValueError: the folder cannot be created, is not a run folder, or is in use.
     """
     try:
         if run_dir.exists() and not run_dir.is_dir():
@@ -109,11 +109,11 @@ def run_folder(
 
 @contextlib.contextmanager
 def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> Iterator[None]:
-    """Name the place in errors of writing to it, because some errors do not.
+    """Add the path to write errors, because some of them do not contain it.
 
     Args:
         place: a file or folder.
-        kind: class of these errors; those without the text of a system error are not changed.
+        kind: type of these errors. Errors without the text of a system error stay as they are.
 
     Raises:
         OSError: "PLACE cannot be written (no space left on device)".
@@ -128,7 +128,7 @@ def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> It
 
 
 def check_is_run(run_dir: Path) -> None:
-    """Raise ValueError for a folder that no run was made in."""
+    """Raise ValueError if a folder is not a run folder."""
     if not (run_dir / CONFIG).is_file():
         raise ValueError(f"{run_dir}: not a run folder ({CONFIG} is missing)")
 
@@ -142,7 +142,7 @@ def _lock(lock, run_dir: Path) -> None:
         raise ValueError(
             f"{run_dir} is in use: another process trains in it. Use another --run_dir."
         ) from error
-    except OSError as error:  # some network file systems have no locks
+    except OSError as error:  # some network file systems do not support locks
         log.debug("%s cannot be locked: %s", run_dir, error)
 
 
@@ -156,7 +156,7 @@ def _clear(run_dir: Path, run_files: Sequence[str]) -> None:
 
 
 def imports(run_dir: str | Path) -> list[str]:
-    """Lines to print before a run is opened: one per file, module and program that it names."""
+    """Return lines about the code that a run executes: one per file, module and program."""
     path = Path(run_dir) / CONFIG
     if not path.is_file():
         return []
@@ -165,7 +165,7 @@ def imports(run_dir: str | Path) -> list[str]:
 
 
 def imports_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
-    """Lines that name the code and the programs that configs of a folder run."""
+    """Return lines that name the code and the programs that the configs of a folder execute."""
     changed = copies.changed(folder)
     lines = []
     for config in configs:
@@ -183,7 +183,7 @@ def imports_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
 
 
 def _with_place(module: str) -> str:
-    """A module's name with the place of its package, if it is found; nothing is imported."""
+    """Return a module's name with the path of its package, without importing it."""
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -194,22 +194,22 @@ def _with_place(module: str) -> str:
 
 
 def _printable(line: str) -> str:
-    """A line with escapes for characters that could hide parts of it in a terminal."""
+    """Escape characters that could hide parts of a line in a terminal."""
     return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in line)
 
 
 def _reason(change: copies.Change) -> str:
-    """The reason why a copy is used."""
+    """Return the reason for the use of a copy."""
     first = change.files[0]
-    itself = first == Path(change.original).name
-    return "it has changed since" if itself else f"{first} next to it has changed since"
+    is_original = first == Path(change.original).name
+    return "it has changed since" if is_original else f"{first} next to it has changed since"
 
 
 def check_not_deleted(config: Config, run_dir: Path) -> None:
-    """Check, before a run is deleted, that none of its files is still needed.
+    """Check that a config does not need any file of a run that is about to be deleted.
 
     Raises:
-        ValueError: the config names a Python file in the run's own folder.
+        ValueError: the config names a Python file in the run folder.
     """
     for file in imported_files(config):
         if file.is_relative_to(run_dir.resolve()):
@@ -222,7 +222,7 @@ def check_not_deleted(config: Config, run_dir: Path) -> None:
 def with_absolute_paths(config: Config) -> Config:
     """Return the config with absolute paths of the files and folders that it names.
 
-    Paths are resolved once, because custom code may change the current folder.
+    Paths are resolved once, because custom code may change the working directory.
     """
     files = [file for ref in code_refs(config) for file in files_in(ref.text)]
     names = {*files, *registry.paths(config.env), str(config.pretrain.teacher)} - {""}
@@ -238,7 +238,7 @@ def with_absolute_paths(config: Config) -> Config:
 
 
 def copy_code(config: Config, run_dir: Path) -> list[str]:
-    """Copy the Python files that a config names into a run's folder; return lines to print.
+    """Copy the Python files that a config names into a run folder, and return lines to print.
 
     Raises:
         ValueError: a file cannot be read.
@@ -250,9 +250,12 @@ def copy_code(config: Config, run_dir: Path) -> list[str]:
 
 
 def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> list[str]:
-    """Write config.yaml, copies of the files that it names and, once, versions.json.
+    """Write config.yaml, copies of the files that it names and, the first time, versions.json.
 
-    `members` are the configs of agents that train side by side; members.yaml lists several.
+    Args:
+        config: of the run.
+        run_dir: the run folder.
+        members: config of each agent. If there are several, members.yaml lists them.
 
     Returns:
         Lines to print about the copies.
@@ -260,7 +263,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     if len(members) > 1:
         save_members(run_dir / MEMBERS, config, members)
     if not (run_dir / CONFIG).is_file():
-        shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a run that never began
+        shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a run that never started
     notes = copy_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
     if (run_dir / VERSIONS).is_file():
@@ -278,7 +281,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
 
 
 def git_revision() -> str:
-    """The git revision of the checkout that this package runs from, '' outside of one."""
+    """Return the git revision of this package's checkout; '' outside of a checkout."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks for agents that cannot be trained further, and messages about them."""
+"""Detection of agents that cannot be trained further, and messages about them."""
 
 import numpy as np
 
@@ -11,31 +11,31 @@ from purejaxppo.runs.training import Training
 from purejaxppo.spaces import LARGEST, short_number
 
 MOST_IDLE = 5
-"""Number of successive updates without a gradient step, after which an agent has no score."""
+"""Number of successive updates without a gradient step after which an agent has no score."""
 MOST_UPDATES = 5
-"""Number of successive updates in which every step diverges, after which a run stops."""
+"""Number of successive updates with only diverging steps after which a run stops."""
 
 
 class CheckAgents:
-    """A hook that finds agents with numbers that are not finite, or with diverging steps only.
+    """A hook that finds agents with values that are not finite, or with only diverging steps.
 
-    They have no score from then on. A run without other agents is lost.
+    Such agents get no scores from then on. If no other agents are left, the run is lost.
     """
 
     def __init__(self, config: Config, num_members: int) -> None:
-        """Count from 0."""
+        """Start all counts at 0."""
         self._most_diverging = min(MOST_UPDATES, config.num_updates)
-        # Successive updates without a gradient step, and those in which every step diverged.
+        # Successive updates without a gradient step, and with only diverging steps.
         self._idle = np.zeros(num_members, int)
         self._diverging = np.zeros(num_members, int)
-        self._gone: set[int] = set()
+        self._failed: set[int] = set()
 
     def due(self, run: Training) -> bool:
         """After every chunk."""
         return True
 
     def act(self, run: Training) -> None:
-        """Set `charts/finite` in each row, and report agents that have no score from now on."""
+        """Set `charts/finite` in each row, and print the agents that get no more scores."""
         chunk = run.chunk
         assert chunk is not None
         self._idle = np.where(chunk.learned, 0, self._idle + chunk.updates)
@@ -44,18 +44,18 @@ class CheckAgents:
         for row, idle, updates in zip(run.rows, self._idle, self._diverging, strict=True):
             row["charts/finite"] *= idle < MOST_IDLE and updates < self._most_diverging
         run.learns = not self._idle.all()
-        gone = {i for i, row in enumerate(run.rows) if not row["charts/finite"]}
-        run.lost = len(gone) == len(run.rows)
-        if gone - self._gone and not run.lost:
-            names = ", ".join(f"{i} (seed {run.members[i].seed})" for i in sorted(gone))
+        failed = {i for i, row in enumerate(run.rows) if not row["charts/finite"]}
+        run.lost = len(failed) == len(run.rows)
+        if failed - self._failed and not run.lost:
+            names = ", ".join(f"{i} (seed {run.members[i].seed})" for i in sorted(failed))
             run.console.print_line(
                 f"agents without a score after {run.progress.env_steps:,} steps: {names}. Their "
                 f"parameters or outputs are not finite, or all their steps diverge."
             )
-        self._gone = gone
+        self._failed = failed
 
     def reason(self, run: Training) -> str:
-        """The message about a run with no agent left to train."""
+        """Return the message about a run with no agent left to train."""
         saved = run.checkpoints.latest()
         if any(count < self._most_diverging for count in self._diverging):
             return not_finite_message(run.config, run.progress.env_steps, saved)
@@ -63,14 +63,14 @@ class CheckAgents:
 
 
 class StopIfLost:
-    """A hook that ends a run with no agent left to train, after its last rows are written."""
+    """A hook that ends a run with no agent left to train, after it has written its last rows."""
 
     def __init__(self, check: CheckAgents) -> None:
         """Take the hook that finds such agents."""
         self._check = check
 
     def due(self, run: Training) -> bool:
-        """Once no agent is left."""
+        """If no agent is left."""
         return run.lost
 
     def act(self, run: Training) -> None:
@@ -83,7 +83,7 @@ class WarnOfDivergence:
     """A hook that warns of the first agent with too many diverged episodes, once per run."""
 
     def __init__(self) -> None:
-        """Has not warned yet."""
+        """Prepare one warning."""
         self._warned = False
 
     def due(self, run: Training) -> bool:
@@ -104,17 +104,19 @@ class WarnOfDivergence:
 
 
 def diverged_value(run: Training, member: int) -> str:
-    """Name a value that diverged in the environments of an agent; "" if it is unknown."""
+    """Describe a value that diverged in the environments of an agent; "" if unknown."""
     assert run.state is not None
     return find_value(run.programs.parts, run.programs.envs, run.state, member)
 
 
 class NotFiniteError(ValueError):
-    """No agent is left to train: the numbers are not finite, or every step diverges."""
+    """No agent is left to train: values are not finite, or all steps diverge."""
 
 
 def not_finite_message(config: Config, env_steps: int, saved: int | None) -> str:
-    """The message about an agent whose numbers are no longer finite. That state is not saved.
+    """Return the message about agents whose values are no longer finite.
+
+    This state is not saved.
 
     Args:
         config: of the run.
@@ -122,7 +124,7 @@ def not_finite_message(config: Config, env_steps: int, saved: int | None) -> str
         saved: environment steps of the last finite checkpoint; None without one.
     """
     ppo = config.ppo
-    kept = (
+    checkpoint = (
         f"The checkpoint at {saved:,} steps is finite, but the same command would fail again."
         if saved
         else "Nothing was saved."
@@ -134,17 +136,17 @@ def not_finite_message(config: Config, env_steps: int, saved: int | None) -> str
     )
     return (
         f"after {env_steps:,} steps the agent's parameters, outputs or gradients "
-        f"are not finite. {kept} Try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
+        f"are not finite. {checkpoint} Try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
         f"{limit}."
     )
 
 
 def warning(row: Row, value: str) -> str:
-    """The warning about a row of metrics with too many diverged episodes.
+    """Return the warning about a row with too many diverged episodes.
 
     Args:
         row: of one agent.
-        value: one that diverged; "" if it is unknown.
+        value: a value that diverged; "" if unknown.
     """
     diverged = int(row["charts/diverged"])
     episodes = f"{diverged:,} of {diverged + int(row['charts/episodes']):,} episodes"
@@ -152,15 +154,15 @@ def warning(row: Row, value: str) -> str:
 
 
 def all_diverged_message(value: str, updates: int, saved: int | None) -> str:
-    """The error of a run in which every step diverges.
+    """Return the error message of a run in which all steps diverge.
 
     Args:
-        value: one that diverged; "" if it is unknown.
-        updates: number of successive updates in which every step diverged.
+        value: a value that diverged; "" if unknown.
+        updates: number of successive updates with only diverging steps.
         saved: environment steps of the last checkpoint; None without one.
     """
-    kept = f"The checkpoint at {saved:,} steps is intact." if saved else "Nothing was saved."
-    return f"all steps of {updates} updates diverged: {_reason(value)}. {kept} {REMEDY}"
+    checkpoint = f"The checkpoint at {saved:,} steps is intact." if saved else "Nothing was saved."
+    return f"all steps of {updates} updates diverged: {_reason(value)}. {checkpoint} {REMEDY}"
 
 
 def _reason(value: str) -> str:

@@ -21,7 +21,7 @@ log = logging.getLogger("purejaxppo")
 
 
 def hooks_of(run: Training, first: Sequence[Hook] = ()) -> list[Hook]:
-    """Return the hooks of a run; those in `first` complete its rows before the others."""
+    """Return the hooks of a run. Those in `first` add to its rows before the others act."""
     check = CheckAgents(run.config, len(run.members))
     return [
         *first,
@@ -36,16 +36,16 @@ def hooks_of(run: Training, first: Sequence[Hook] = ()) -> list[Hook]:
 
 
 class Evaluate:
-    """A hook that evaluates each agent, and stores the best one so far of each member."""
+    """A hook that evaluates each agent and stores the best one so far of each seed."""
 
     def __init__(self, run: Training) -> None:
-        """Compile nothing yet."""
+        """Prepare the selection of the best agents."""
         out = run.programs.shards.shardings(None)
         self._select_better = jax.jit(select_better, out_shardings=out)
         self._warned_of_cut = False
 
     def due(self, run: Training) -> bool:
-        """At each interval of evaluations."""
+        """At each evaluation interval."""
         every = run.intervals
         return every.due(every.eval, run.progress, run.before) and not run.lost
 
@@ -65,7 +65,7 @@ class Evaluate:
         run.evaluated = True
 
     def _rows(self, run: Training, agent: AgentState) -> list[Row]:
-        """Evaluate each member of `agent` on the episodes of the current update."""
+        """Evaluate each agent on the episodes of the current update."""
         programs, max_steps = run.programs, run.config.eval.max_steps
         keys = evaluation_keys(programs.key, run.progress.update)
         returns, lengths, cut = jax.device_get(programs.evaluate(agent, keys))
@@ -75,7 +75,8 @@ class Evaluate:
             self._warned_of_cut = True
         above = programs.success_above
         return [
-            eval_row(*each, success_above=above) for each in zip(returns, lengths, cut, strict=True)
+            eval_row(*arrays, success_above=above)
+            for arrays in zip(returns, lengths, cut, strict=True)
         ]
 
     def update_best(self, run: Training) -> None:
@@ -89,7 +90,7 @@ class Evaluate:
             p.eval_settings = settings
             return
         scores = [row["eval/return_mean"] for row in self._rows(run, run.best)]
-        p.eval_settings = settings  # only now: if a simulator fails, the old ones are saved
+        p.eval_settings = settings  # only now, because a simulator may fail before
         p.member_best = [
             None if best is None else (-math.inf if math.isnan(score) else score)
             for best, score in zip(p.member_best, scores, strict=True)
@@ -105,7 +106,7 @@ class Evaluate:
 
 
 def beats(score: float, best: float | None) -> bool:
-    """True if an evaluation replaces the best so far. Equal scores do, NaN does not."""
+    """Return True if a score replaces the best so far. Equal scores do, NaN does not."""
     return not math.isnan(score) and (best is None or score >= best)
 
 
@@ -117,7 +118,7 @@ class ShowProgress:
         return True
 
     def act(self, run: Training) -> None:
-        """Update the bar, or prints a line now and then."""
+        """Update the bar, or print a line from time to time."""
         p, every = run.progress, run.intervals
         done = min(every.done(p), every.total)
         left = p.train_seconds * (every.total / max(done, 1) - 1)
@@ -126,10 +127,10 @@ class ShowProgress:
 
 
 class WriteRows:
-    """A hook that writes a row of each member, with the metrics that callbacks add."""
+    """A hook that writes a row per agent, with the metrics that callbacks add."""
 
     def due(self, run: Training) -> bool:
-        """At each interval of rows, after an evaluation, and when the run is lost."""
+        """At each logging interval, after an evaluation, and when the run is lost."""
         return run.rows_due
 
     def act(self, run: Training) -> None:
@@ -152,12 +153,12 @@ class Save:
     """A hook that saves the run in the background."""
 
     def due(self, run: Training) -> bool:
-        """At each interval of saves, unless all agents skip their gradient steps."""
+        """At each checkpoint interval, unless all agents skip their gradient steps."""
         every = run.intervals
         (age,) = processes.maximum(every.age())
         return every.save_due(every.done(run.progress), age) and run.learns
 
     def act(self, run: Training) -> None:
-        """Begin a save and call the callbacks, unless these steps are saved already."""
+        """Start a checkpoint and call the callbacks, unless a checkpoint of these steps exists."""
         if run.save():
             run.call("on_save")

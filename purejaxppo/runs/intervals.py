@@ -1,4 +1,4 @@
-"""Intervals between rows of metrics, evaluations and saves."""
+"""Intervals between rows of metrics, evaluations and checkpoints."""
 
 import time
 
@@ -6,22 +6,22 @@ from purejaxppo.config.schema import CheckpointConfig, Config
 from purejaxppo.runs.progress import Progress
 
 SECONDS_BETWEEN_SAVES = 10.0
-"""A save that a config does not ask for waits until the last one, or the start, is as old as this:
-a run of seconds would spend a quarter of them on saves."""
+"""Shortest time between two checkpoints if the config sets no interval. Otherwise, a run of a few
+seconds would spend a quarter of its time on checkpoints."""
 
 MOST_ROWS = 100
-"""A run in which agents may be absent ends after this many rows per step of total_timesteps."""
+"""If agents may be absent, a run ends after this many rows per step of total_timesteps."""
 
 
 class Intervals:
     """Intervals of logging, evaluation and checkpoints, in updates.
 
-    Where agents may be absent (`sparse`), only rows with a decision are environment steps. All
-    intervals are in decisions then, and each update is one chunk.
+    If agents may be absent (`sparse`), only rows with a decision are environment steps. All
+    intervals are then in decisions, and each chunk is one update.
     """
 
     def __init__(self, config: Config, *, sparse: bool = False) -> None:
-        """Convert steps to whole updates or decisions; 0 selects a share of the run."""
+        """Convert steps to updates or decisions. 0 selects a fraction of the run."""
         self.sparse = sparse
         self.one_by_one = sparse or config.asynchronous
         self.unit = 1 if sparse else config.steps_per_update
@@ -33,8 +33,8 @@ class Intervals:
         self.save = self._units(config.checkpoint.interval, 10)
         if not config.eval.num_episodes:
             self.eval = 0
-        asked = config.checkpoint.interval or config.checkpoint.keep > CheckpointConfig.keep
-        self.min_seconds = 0.0 if asked else SECONDS_BETWEEN_SAVES
+        is_set = config.checkpoint.interval or config.checkpoint.keep > CheckpointConfig.keep
+        self.min_seconds = 0.0 if is_set else SECONDS_BETWEEN_SAVES
         self.max_seconds = config.checkpoint.max_seconds
         self.begin(0)
 
@@ -42,7 +42,7 @@ class Intervals:
         return max(1, round(steps / self.unit if steps else self.total / share))
 
     def done(self, progress: Progress) -> int:
-        """Return updates or, if `sparse`, the decisions of the agent with the fewest."""
+        """Return the updates or, if `sparse`, the decisions of the agent with the fewest."""
         return min(progress.member_steps) if self.sparse else progress.update
 
     def ended(self, progress: Progress) -> bool:
@@ -58,11 +58,11 @@ class Intervals:
         return self.done(progress) // every > before // every or self.ended(progress)
 
     def begin(self, done: int) -> None:
-        """Count from here to the next save: from a save, or the start of training."""
+        """Start to count towards the next checkpoint."""
         self._saved, self._saved_at = done, time.perf_counter()
 
     def age(self) -> float:
-        """Seconds since `begin`."""
+        """Return the seconds since `begin`."""
         return time.perf_counter() - self._saved_at
 
     def save_due(self, done: int, age: float) -> bool:
@@ -71,7 +71,7 @@ class Intervals:
         return (passed and age >= self.min_seconds) or age > self.max_seconds
 
     def until_next(self, update: int) -> int:
-        """Return the number of updates until anything is due; 1 if each is a chunk of its own."""
+        """Return the number of updates until anything is due; 1 if each chunk is one update."""
         if self.one_by_one:
             return 1
         return min(

@@ -1,4 +1,4 @@
-"""Loggers of metrics: CSV, TensorBoard, W&B. Each imports its library when it is made."""
+"""Loggers of metrics: CSV, TensorBoard, W&B. Each imports its library in the constructor."""
 
 import contextlib
 import csv
@@ -16,7 +16,7 @@ from purejaxppo.runs.folder import named_write_errors
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, csv_cells, mean_row, read_csv
 
 MOST_WRITERS = 64
-"""Largest number of members that get TensorBoard runs of their own."""
+"""Largest number of agents with separate TensorBoard runs."""
 
 
 class Logger(Protocol):
@@ -36,10 +36,10 @@ Sink = Logger
 
 
 class CsvLogger:
-    """`metrics.csv`: one row per log interval, flushed; resuming drops rows after the save."""
+    """Writes `metrics.csv`. On resume, it drops rows after the checkpoint."""
 
     def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
-        """Open the file, keeping rows up to update `resumed_at`."""
+        """Open the file, and keep its rows up to update `resumed_at`."""
         self._path = path
         self._columns = list(columns)
         rows = [row for row in read_csv(path) if row["update"] <= resumed_at]
@@ -47,7 +47,7 @@ class CsvLogger:
         self._start(rows)
 
     def _start(self, rows: Sequence[Row]) -> None:
-        """Replace the file by one with these rows."""
+        """Replace the file by a file with these rows."""
         with (
             named_write_errors(self._path),
             atomic_write(self._path) as partial,
@@ -60,7 +60,7 @@ class CsvLogger:
         self._writer = csv.DictWriter(self._file, self._columns)
 
     def write(self, row: Row) -> None:
-        """Append a row; columns that are new to the file are added to it."""
+        """Append a row. New columns are added to the file."""
         if new := [key for key in row if key not in self._columns]:
             self._file.close()
             self._columns += new
@@ -76,10 +76,10 @@ class CsvLogger:
 
 
 class TensorBoardLogger:
-    """TensorBoard events."""
+    """Writes TensorBoard events."""
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
-        """Open an event file; entries of older files after `resumed_at` are purged."""
+        """Open an event file, and purge entries of older files after step `resumed_at`."""
         from purejaxppo.runs.tensorboard import Writer
 
         self._folder = folder
@@ -87,7 +87,7 @@ class TensorBoardLogger:
             self.writer = Writer(str(folder), purge_step=resumed_at + 1)
 
     def write(self, row: Row) -> None:
-        """Write each number at its step."""
+        """Write each metric of a row at its step."""
         step = int(row["global_step"])
         with named_write_errors(self._folder):
             for key, value in row.items():
@@ -95,19 +95,19 @@ class TensorBoardLogger:
                     self.writer.add_scalar(key, value, step)
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the file."""
         with named_write_errors(self._folder):
             self.writer.close()
 
 
 class WandbLogger:
-    """Weights & Biases."""
+    """Writes to Weights & Biases."""
 
     def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
-        """Start the W&B run, or continues the one whose id the run folder holds.
+        """Start a W&B run, or continue the one whose id is in the run folder.
 
         Raises:
-            ValueError: W&B rejects it, for example without a login.
+            ValueError: W&B rejects the run, for example without a login.
         """
         import wandb
 
@@ -136,24 +136,24 @@ class WandbLogger:
 
 
 class HeldBack:
-    """Passes rows to a logger that cannot delete them, once a save covers their steps.
+    """Delays rows for a logger that cannot delete them until a checkpoint covers their steps.
 
-    A killed run resumes from its last save and repeats the steps after it. W&B's steps only
-    increase: it would drop the repeated rows and hold the lost ones.
+    A killed run resumes from its last checkpoint and repeats the steps after it. W&B's steps can
+    only increase, so it would keep the rows of the lost steps and drop the repeated rows.
     """
 
     def __init__(self, logger: Logger, saved: Callable[[], int | None]) -> None:
-        """Wrap a logger; `saved` returns the environment steps of the last complete save."""
+        """Wrap a logger. `saved` returns the environment steps of the last complete checkpoint."""
         self._logger, self._saved = logger, saved
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Store a row, and pass on the rows that a save covers by now."""
+        """Store a row, and write the rows that a checkpoint covers now."""
         self._rows.append(row)
         self._pass_on()
 
     def close(self) -> None:
-        """Pass on rows that a save covers, drop the rest, which will be repeated, and close."""
+        """Write the rows that a checkpoint covers, drop the others, and close the logger."""
         self._pass_on()
         self._logger.close()
 
@@ -164,18 +164,18 @@ class HeldBack:
 
 
 class PerMember:
-    """A logger for each member."""
+    """Writes each agent's rows to a separate logger."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
-        """Take one logger per member, in the members' order."""
+        """Take one logger per agent, in the order of the agents."""
         self._loggers = loggers
 
     def write(self, row: Row) -> None:
-        """Write a row to its member's logger."""
+        """Write a row to its agent's logger."""
         self._loggers[int(row["member"])].write(row)
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all loggers."""
         for logger in self._loggers:
             logger.close()
 
@@ -184,12 +184,12 @@ class MeanOfMembers:
     """Gives a logger the mean over the members of each round of rows."""
 
     def __init__(self, logger: Logger, num_members: int) -> None:
-        """Wrap a logger for rows of `num_members` members."""
+        """Wrap a logger for the mean over `num_members` agents."""
         self._logger, self._num_members = logger, num_members
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Collect a row, and write the mean after the last member's."""
+        """Collect a row. After the row of the last agent, write the mean."""
         self._rows.append(row)
         if len(self._rows) == self._num_members:
             mean = mean_row(self._rows)
@@ -207,10 +207,10 @@ class Loggers:
 
     loggers: list[Logger] = field(default_factory=list)
     tensorboard: Any = None
-    """The tensorboardX SummaryWriter of the first agent or of the mean; None without one."""
+    """The SummaryWriter of the first agent or of the mean; None without TensorBoard."""
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write rows, one per member, to each logger."""
+        """Write rows, one per agent, to each logger."""
         for row in rows:
             for logger in self.loggers:
                 logger.write(row)
@@ -236,9 +236,9 @@ def open_loggers(
         opened: takes the loggers, so that they can be closed if a later one fails.
         config: of the run.
         run_dir: its folder.
-        members: each agent's config.
-        steps: each agent's environment steps so far.
-        saved: () -> environment steps of the last complete save.
+        members: config of each agent.
+        steps: environment steps of each agent so far.
+        saved: () -> environment steps of the last complete checkpoint.
     """
     if config.logging.tensorboard:
         boards = _tensorboard(run_dir / "tensorboard", members, steps)

@@ -1,9 +1,9 @@
 """The log file of a run.
 
-Loggers belong to the process, and several runs in threads share them: the first run sets them up,
-the last one restores them. A record goes to the log of the run whose thread made it. Threads of
-other libraries, such as those that write a checkpoint, belong to no run: all runs log their
-records.
+Python's loggers belong to the process, and several runs in threads share them. The first run sets
+them up, and the last run restores them. A record goes to the log of the run whose thread made it.
+Threads of other libraries, such as those that write checkpoints, do not belong to a run, and all
+runs log their records.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class RunLog(logging.FileHandler):
     """The log file of a run. Records that cannot be written are dropped."""
 
     restore: Callable[[], None]
-    """Restores the loggers' settings from before the first of the current runs."""
+    """Restores the loggers' settings from before the first run."""
 
     def __init__(self, path: str | Path) -> None:
         """Open the file."""
@@ -42,7 +42,7 @@ class RunLog(logging.FileHandler):
         self.addFilter(lambda record: _LOG.get() in (None, self))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the record; Python would print a traceback."""
+        """Drop the record, because Python would print a traceback."""
 
     def close(self) -> None:
         """Close the file."""
@@ -59,9 +59,9 @@ class ToRoot(logging.Handler):
 
 
 def not_of_a_save(record: logging.LogRecord) -> bool:
-    """False for late errors of a failed save, which are logged as debug detail instead.
+    """Return False for late errors of a failed checkpoint, and log them with level DEBUG.
 
-    asyncio reports them when they are garbage-collected, which can be after the run.
+    asyncio reports them when they are garbage-collected, possibly after the run.
     """
     text = logging.Formatter().format(record)  # with the traceback
     if "orbax" not in text and "ocdbt" not in text:
@@ -71,7 +71,7 @@ def not_of_a_save(record: logging.LogRecord) -> bool:
 
 
 def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
-    """Log errors of TensorStore that arrive after a failed save; pass others to `hook`."""
+    """Log TensorStore's late errors of a failed checkpoint, and pass others to `hook`."""
     if str(lost.exc_value) == "Event loop is closed":
         logging.getLogger("absl").debug(
             "late result of a failed checkpoint", exc_info=lost.exc_value
@@ -81,10 +81,10 @@ def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
 
 
 def set_up_loggers() -> Callable[[], None]:
-    """Send debug detail to log files and warnings to the terminal; return the undo function.
+    """Send debug records to log files and warnings to the terminal, and return an undo function.
 
-    After a failed save, threads of Orbax and TensorStore report tracebacks. These go only to log
-    files, because the run reports the reason in one sentence.
+    After a failed checkpoint, threads of Orbax and TensorStore report tracebacks. These go only to
+    log files, because the run reports the reason in one sentence.
     """
     undo = contextlib.ExitStack()
     package_logger, absl = loggers = [logging.getLogger(name) for name in LOGGERS]
@@ -105,7 +105,7 @@ def set_up_loggers() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def logs(config: Config, run_dir: Path) -> Iterator[None]:
-    """Send debug detail to the log file, if the config has one and this process writes."""
+    """Send debug records to the log file, if the config names one and this is process 0."""
     path = Path(os.devnull)
     if config.logging.log_file and processes.is_main():
         path = run_dir / config.logging.log_file

@@ -1,4 +1,4 @@
-"""The loop of a run: a chunk of updates, then the hooks that are due."""
+"""The training loop: run a chunk of updates, then the hooks that are due."""
 
 import time
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from purejaxppo.runs.hooks import Save
 from purejaxppo.runs.training import Hook, Training
 
 CHUNK_SECONDS = 1.0
-"""Target duration of one call of `train_chunk`: Ctrl-C and the progress bar wait this long."""
+"""Target duration of one call of `train_chunk`. Ctrl-C and the progress bar wait this long."""
 FIRST_CHUNK_UPDATES = 1
 
 
 def loop(run: Training, hooks: Sequence[Hook], interrupt: Interrupt) -> None:
-    """Train until the end of the run, an interrupt or a callback's stop; then save.
+    """Train until the end of the run, a signal, or a stop by a callback, and save.
 
     Args:
-        run: with the state to train.
+        run: the run, with the state to train.
         hooks: called after each chunk, in this order.
         interrupt: the first signal ends the loop after the current chunk.
     """
@@ -44,13 +44,13 @@ def loop(run: Training, hooks: Sequence[Hook], interrupt: Interrupt) -> None:
 
 
 def train_chunk(run: Training, updates: int) -> float:
-    """Run some updates, count them and add up their metrics; return the seconds they took."""
+    """Run `updates` updates, add their counts and metrics to the run, and return the seconds."""
     started = time.perf_counter()
     hp, run.before = run.hyperparams(), run.intervals.done(run.progress)
     assert run.state is not None
     state, metrics = run.programs.train_chunk(run.state, hp, np.int32(updates))
     metrics = jax.device_get(metrics)
-    run.state = state  # only now: if an update fails, the state before the chunk is saved
+    run.state = state  # only now, because the state before the chunk is saved if an update fails
     (seconds,) = processes.maximum(time.perf_counter() - started)
     run.progress.add(updates, metrics.env_steps, seconds)
     run.speed = int(metrics.env_steps.sum()) / seconds

@@ -1,9 +1,9 @@
-"""Imitation of a teacher: an agent first clones a checkpoint's policy, then PPO continues.
+"""Behaviour cloning of a teacher before PPO starts.
 
-The teacher acts in the student's environments. The student's loss there is the negative
-log-likelihood of the teacher's actions (behaviour cloning, Pomerleau 1991), and its critic learns
-the returns that they bring; minibatches, epochs and the optimiser are PPO's. Teacher and student
-may have different networks, memories and distributions, but have the same spaces.
+The teacher, an agent from a checkpoint, acts in the student's environments. The student's loss is
+the negative log-likelihood of the teacher's actions (behaviour cloning, Pomerleau 1991), and its
+critic learns the returns of the teacher. Minibatches, epochs and the optimiser are those of PPO.
+Teacher and student may have different networks, memories and distributions, but the same spaces.
 """
 
 from collections.abc import Callable
@@ -36,14 +36,15 @@ from purejaxppo.runs.folder import imports
 from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
 
 Change = Callable[[Parts], Parts] | None
-"""The parts that a config names -> those to train with."""
+"""A function from the parts that a config selects to the parts to train with."""
 
 
 def load_teacher(config: Config, student: Policy) -> Agent:
-    """Load the teacher that a config names: the best agent of a run.
+    """Load the teacher of a config: the best agent of a run.
 
     Raises:
-        ValueError: there is none, it is one of many, or its spaces are not the student's.
+        ValueError: the run does not exist or has several agents, or its spaces differ from the
+            student's.
     """
     folder = located(config.pretrain.teacher)
     if not Path(folder).is_dir():
@@ -75,7 +76,7 @@ CLONING: dict[str, Any] = {
     "early_stop_kl": False,
     "recompute_advantages": False,
 }
-"""Settings of ppo under which a student learns a teacher's actions, and no rewards."""
+"""Settings of ppo for behaviour cloning. The student learns actions instead of rewards."""
 
 
 def cloning_parts(
@@ -84,20 +85,21 @@ def cloning_parts(
     shards: Shards,
     change: Change = None,
 ) -> Parts:
-    """Build parts by which a student learns a teacher's actions from rollouts of the teacher.
+    """Build the parts with which a student learns a teacher's actions.
 
-    The carry between rollouts is the teacher's; the student's begins each rollout at zeros.
+    The carry between rollouts is the teacher's. The student's carry is zero at the start of each
+    rollout.
 
     Args:
         config: of the student's run.
         teacher: the agent that acts.
-        shards: the devices of the shards.
-        change: as of `make_parts`.
+        shards: of the student's run.
+        change: see `make_parts`.
     """
     settings = replace(config.ppo, **CLONING)
     config = replace(config, ppo=settings, intrinsic=replace(config.intrinsic, kind="none"))
     parts = make_parts(config, shards, change=change)
-    actor = teacher.policy  # once, since it makes an environment: not while JAX traces
+    actor = teacher.policy  # outside of tracing, because it makes an environment
     initial_carry = actor.network.initial_carry
 
     def act(agent: AgentState, *args) -> PolicyStep:
@@ -105,10 +107,10 @@ def cloning_parts(
         return actor.act(teacher.state, *args)
 
     def collect(env, *args, **kwargs) -> Rollout:
-        """Collect a rollout of the teacher, with its actions as the student stores them."""
+        """Collect a rollout of the teacher, with its actions in the student's form."""
         rollout = parts.collect(env, *args, **kwargs)
-        given = actor.distribution.to_env(rollout.transitions.action)
-        action = parts.policy.distribution.from_env(given)
+        env_action = actor.distribution.to_env(rollout.transitions.action)
+        action = parts.policy.distribution.from_env(env_action)
         return rollout._replace(
             transitions=rollout.transitions._replace(action=action),
             carry=parts.policy.network.initial_carry((env.spec.num_envs,)),
@@ -123,39 +125,40 @@ def cloning_parts(
 
 
 def teach(student: Parts, key: Key, state: TrainState, change: Change) -> TrainState:
-    """Return a state before the first update, with its agent trained on the config's teacher.
+    """Return the initial state of a run, with its agent trained on the config's teacher.
 
     Args:
         student: the parts of the run.
-        key: of each member [M].
-        state: of the run.
-        change: as of `make_parts`.
+        key: of each agent [M].
+        state: before the first update.
+        change: see `make_parts`.
     """
     learned = pretrain(student, key, change)
-    where = student.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
-    return state.replace(**(jax.device_put(learned, where) if where else learned))
+    sharding = student.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
+    return state.replace(**(jax.device_put(learned, sharding) if sharding else learned))
 
 
 def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:
-    """Train a student on the teacher of its config; return the learned fields of a TrainState.
-
-    These are all fields but those marked `not_taught`. The statistics of targets and rewards are
-    included, since the critic's values depend on them.
+    """Train a student on the teacher of its config.
 
     Args:
         student: the parts of the run.
-        key: the run's; for many members, one for each.
-        change: as of `make_parts`; what it changes is changed here, too.
+        key: of the run; of each agent if there are several.
+        change: see `make_parts`. It is applied here as well.
+
+    Returns:
+        The learned fields of a TrainState: all fields except those marked `not_taught`. They
+        include the statistics of targets and rewards, because the critic's values depend on them.
     """
     config, shards = student.config, student.shards
     parts = cloning_parts(config, load_teacher(config, student.policy), shards, change)
     try:
-        begun = jax.jit(init_program(parts))(key, shard_ids(parts))
+        initial = jax.jit(init_program(parts))(key, shard_ids(parts))
         hp = make_hyperparams(parts.config)
         if shards.num_members:
             hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (shards.num_members,)), hp)
         updates = jnp.int32(config.pretrain.updates)
-        after, _ = jax.jit(train_program(parts))(begun, hp, updates)
+        after, _ = jax.jit(train_program(parts))(initial, hp, updates)
         names = [f.name for f in fields(TrainState) if not f.metadata["not_taught"]]
         return jax.block_until_ready({name: getattr(after, name) for name in names})
     finally:

@@ -27,29 +27,29 @@ from purejaxppo.types import Hyperparams, TrainState
 
 
 class TrainFunctions(NamedTuple):
-    """Functions of all shards and members that a run compiles."""
+    """The functions that a run compiles. They map over all shards and agents."""
 
     init: Callable[[Key, Array], TrainState]
-    """(keys [M], `shard_ids`) -> the state before the first update."""
+    """(keys [M], `shard_ids`) -> state before the first update."""
     train: TrainProgram
-    """(state, hyperparameters [M], number of updates) -> (state, metrics summed over them)."""
+    """(state, hyperparameters [M], number of updates) -> (state, metrics summed over updates)."""
     axes: Axes
-    """Axes of the state."""
+    """Axes of the state's arrays."""
 
 
 MakeTrainFunctions = Callable[[Setup, Parts], TrainFunctions]
 
 
 def ppo_functions(setup: Setup, parts: Parts) -> TrainFunctions:
-    """Return the functions of PPO, with which agents do not affect each other."""
+    """Return the functions of plain PPO, where agents do not affect each other."""
     del setup
     return TrainFunctions(init_program(parts), train_program(parts), STATE_AXES)
 
 
 class Programs:
-    """The functions of a run, each traced in the main thread and compiled once, in another one.
+    """The functions of a run. Each is traced in the main thread and compiled in another thread.
 
-    States, keys, hyperparameters and metrics have a leading axis of members.
+    States, keys, hyperparameters and metrics have a leading axis of agents.
 
     Args:
         setup: of the run, with its devices.
@@ -60,7 +60,7 @@ class Programs:
     """
 
     def __init__(self, setup: Setup, make_functions: MakeTrainFunctions = ppo_functions) -> None:
-        """Build the parts; nothing is compiled yet."""
+        """Build the parts. Nothing is compiled yet."""
         check_editor(setup.config)
         self.setup = setup
         self.shards = setup.shards
@@ -74,7 +74,7 @@ class Programs:
         """(state, hyperparameters, updates) -> (state, metrics), after `compile`."""
         self.evaluator: Evaluator | None = None
         if setup.config.eval.options and setup.config.eval.num_episodes:
-            # Made here to reject wrong options before the run has a folder.
+            # Made here to reject invalid options before the run folder is created.
             self.evaluator = make_evaluator(setup, self.parts)
         out = self.shards.shardings(self.functions.axes)
         self._init = jax.jit(self.functions.init, out_shardings=out)
@@ -85,46 +85,46 @@ class Programs:
 
     @property
     def spec(self) -> EnvSpec:
-        """The metadata of the training environments."""
+        """Metadata of the training environments."""
         return self.parts.env.spec
 
     @property
     def success_above(self) -> float | None:
-        """Episodes with a greater return are a success; None: the task does not define success."""
+        """Return above which an episode is a success; None if the task defines no success."""
         env = self.evaluator.env if self.evaluator else self.parts.env
         return env.spec.success_above
 
     @property
     def envs(self) -> list[Any]:
-        """The environments of training and, once there are any, of evaluations."""
+        """The environments of training and, if they exist, of evaluations."""
         return [self.parts.env, *([self.evaluator.env] if self.evaluator else [])]
 
     @property
     def failure(self) -> Exception | None:
-        """The first failure of a simulator on the host; None without one."""
+        """The first failure of a host simulator; None without a failure."""
         return next((env.failure for env in self.envs if env.failure), None)
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps of one update of all members."""
+        """Environment steps of one update of all agents."""
         return self.setup.config.steps_per_update * len(self.setup.members)
 
     def init(self) -> TrainState:
-        """Return the state before the first update. Training begins to compile meanwhile."""
+        """Return the state before the first update, while training compiles in another thread."""
         init = self.begin()
         return jax.block_until_ready(init.result()(self.key, self._ids))
 
     def begin(self) -> Future:
-        """Begin to compile `init` and then training, whose state `init` returns."""
+        """Start to compile `init` and then training, and return the future of `init`."""
         init = self._job("init", lambda: self._init.lower(self.key, self._ids))
-        if not self.setup.config.asynchronous:  # its actor is lowered for arrays on its own device
+        if not self.setup.config.asynchronous:  # the actor is lowered for arrays on another device
             self._job("train", lambda: self._lower_training(self.abstract_state()))
         return init
 
     def begin_evaluation(self) -> None:
-        """Begin to compile evaluation, if a run evaluates and it has not begun yet.
+        """Start to compile evaluations, if the run evaluates and this has not started yet.
 
-        Call it after the first update: tracing would take a core from the compilation of training.
+        Call it after the first update, because tracing would slow the compilation of training.
         """
         if self.setup.config.eval.num_episodes:
             self._job("evaluate", lambda: self._lower_evaluation(self.abstract_state()))
@@ -140,16 +140,16 @@ class Programs:
 
     @property
     def evaluate(self) -> Any:
-        """(agents, keys) -> `Outcome`, compiled; None if a run does not evaluate."""
+        """The compiled function (agents, keys) -> `Outcome`; None if the run does not evaluate."""
         self.begin_evaluation()
         return self._jobs["evaluate"].result() if "evaluate" in self._jobs else None
 
     def abstract_state(self) -> TrainState:
-        """Return the shapes of the state, enough to compile for it."""
+        """Return the shapes of the state, which are enough to compile."""
         return self._init.eval_shape(self.key, self._ids)
 
     def close(self) -> None:
-        """Close the simulators; the compiled functions must not be called again."""
+        """Close the simulators. Do not call the compiled functions afterwards."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._actor is not None:
             self._actor.close()
@@ -157,7 +157,7 @@ class Programs:
             env.close()
 
     def _job(self, name: str, lower: Callable[[], Any]) -> Future:
-        """Return the program called `name`, traced here and compiled in a thread."""
+        """Return the future of a program, which is traced here and compiled in a thread."""
         if name not in self._jobs:
             lowered = lower()
             lapack.check(lowered, self.shards.devices)
@@ -166,7 +166,7 @@ class Programs:
 
     def _lower_training(self, state: TrainState) -> Any:
         out = (self.shards.shardings(self.functions.axes), read_by_all(self.shards))
-        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
+        # A host simulator can fail during a chunk. The state before the chunk is then saved.
         donate = (0,) if self.spec.restorable else ()
         train = jax.jit(self.functions.train, donate_argnums=donate, out_shardings=out)
         return train.lower(state, self.hp, np.int32(1))
@@ -179,10 +179,10 @@ class Programs:
 
 
 def without_hang(programs: Programs) -> Programs:
-    """Return programs on one device of each process where LAPACK could hang on more.
+    """Return programs on one device per process if LAPACK could hang on several.
 
-    All processes call it together, after each has built its programs. Otherwise they would wait for
-    a process that failed.
+    All processes call it together, after each has built its programs. Otherwise they would wait
+    for a failed process.
     """
     setup = programs.setup
     if not any(processes.maximum(lapack.too_few_threads(programs.shards.devices))):
@@ -204,7 +204,7 @@ def without_hang(programs: Programs) -> Programs:
 
 
 def check_editor(config: Config) -> None:
-    """Raise ValueError for evaluations in the editor that a run trains in; nothing is started."""
+    """Raise ValueError if evaluations would use the game editor that the run trains in."""
     ports = (config.env.options.get("port"), evaluation_env(config).options.get("port"))
     if config.eval.num_episodes and registry.is_editor(config.env) and ports[0] == ports[1]:
         raise ValueError(
@@ -214,7 +214,7 @@ def check_editor(config: Config) -> None:
 
 
 def make_evaluator(setup: Setup, parts: Parts) -> Evaluator:
-    """Make the evaluations of a run, with their environments, on the devices of training."""
+    """Make the evaluator of a run, with its environments, on the devices of training."""
     used = replace(setup, devices=tuple(setup.shards.devices))
     config, episodes = setup.config, setup.config.eval.num_episodes
     shards = evaluation_shards(used, episodes)
@@ -222,26 +222,26 @@ def make_evaluator(setup: Setup, parts: Parts) -> Evaluator:
 
 
 def read_by_all(shards: Shards) -> Any:
-    """The sharding of numbers that each process reads: all devices for several processes."""
+    """Return the sharding of results that each process reads."""
     return shards.everywhere() if processes.is_distributed() else shards.shardings(None)
 
 
 def member_keys(setup: Setup) -> Key:
-    """The random key of each member [M], as if it trained alone."""
+    """Return the random key of each agent [M], which is the same as if it trained alone."""
     seeds = jnp.asarray([member.seed for member in setup.members], jnp.uint32)
     keys: Key = jax.jit(jax.vmap(jax.random.key))(seeds)
     return keys
 
 
 def member_hyperparams(setup: Setup) -> Hyperparams:
-    """The tunable numbers of each member [M]; nothing is compiled."""
-    each = [make_hyperparams(member) for member in setup.members]
-    hp: Hyperparams = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *each))
+    """Return the tunable numbers of each agent [M], without compiling."""
+    separate = [make_hyperparams(member) for member in setup.members]
+    hp: Hyperparams = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *separate))
     return hp
 
 
 def evaluation_key(key: Key, update: Array | int) -> Key:
-    """The key of the evaluation after `update` updates of a run with this key."""
+    """Return the key of the evaluation after `update` updates of a run with this key."""
     return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
 
 
@@ -251,13 +251,13 @@ def _evaluation_keys(keys: Key, update: Array) -> Key:
 
 
 def evaluation_keys(keys: Key, update: int) -> Key:
-    """Each member's key [M] of the evaluation after `update` updates."""
-    found: Key = _evaluation_keys(keys, np.int32(update))
-    return found
+    """Return each agent's key [M] of the evaluation after `update` updates."""
+    eval_keys: Key = _evaluation_keys(keys, np.int32(update))
+    return eval_keys
 
 
 def select_better(better: Array, best: Any, new: Any) -> Any:
-    """Select `new` where `better` (bool [M]), else `best`; trees of arrays [M, ...]."""
+    """Select `new` where `better`, bool [M], is True, else `best`; trees of arrays [M, ...]."""
 
     def choose(old: Array, new: Array) -> Array:
         return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)

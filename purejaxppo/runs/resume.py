@@ -1,4 +1,4 @@
-"""Continuing a run: the settings that may change, and the effect of those that do."""
+"""Resuming a run: the settings that may change, and the effects of changes."""
 
 import dataclasses
 from pathlib import Path
@@ -16,12 +16,12 @@ from purejaxppo.runs.progress import Progress
 
 
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
-    """The config with which an existing run continues, and a sentence per tunable change.
+    """Return the config with which a run resumes, and a line per tunable change.
 
-    It uses the run's copies of a user's own files.
+    The config uses the run's copies of custom files.
 
     Raises:
-        ValueError: a structural field differs from what the run was trained with.
+        ValueError: a structural field differs from the config that the run was trained with.
     """
     if not (run_dir / CONFIG).is_file():
         return config, []
@@ -49,7 +49,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
 
 
 def eval_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that an evaluation's score depends on and that a resume may change."""
+    """Return the settings that affect an evaluation's score and may change on resume."""
     return {
         name: value
         for name, value in flatten(config).items()
@@ -67,9 +67,9 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def with_old_rules(config: Config, old: Config) -> Config:
-    """Return the config with the rules of version 0.2 if the existing run has them.
+    """Return the config with the defaults of version 0.2 if the existing run has them.
 
-    Settings that the config changes stay.
+    Fields that the config sets to another value stay.
     """
     if old.ppo.obs_preprocessing == "by_bounds":
         return config
@@ -79,7 +79,7 @@ def with_old_rules(config: Config, old: Config) -> Config:
 
 
 def uncompared_objects(config: Config, run_dir: Path) -> list[str]:
-    """A line per object that a run continues with, and that no file restores."""
+    """Return a line per object that a run resumes with and that a file cannot restore."""
     if not (run_dir / CONFIG).is_file():
         return []
     return [
@@ -91,10 +91,10 @@ def uncompared_objects(config: Config, run_dir: Path) -> list[str]:
 
 
 def check_objects(config: Config, run_dir: Path) -> None:
-    """Check that objects given again are those that a run was trained with.
+    """Check that the source files of objects in the config have not changed since the run began.
 
     Raises:
-        ValueError: the file of one has changed since; its copy is what evaluations use.
+        ValueError: a file has changed. Evaluations use its copy, but the object is new.
     """
     changes = copies.changed(run_dir).values()
     changed = {x.original for x in changes if any(file.endswith(".py") for file in x.files)}
@@ -107,9 +107,9 @@ def check_objects(config: Config, run_dir: Path) -> None:
 
 
 def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bool = False) -> str:
-    """Describe how another total_timesteps changes schedules; '' if they stay the same.
+    """Describe how a change of total_timesteps changes schedules; '' if it does not.
 
-    Schedules and curricula follow the part of the run that is done (`Intervals`).
+    Schedules and curricula depend on the completed fraction of the run (see `Intervals`).
     """
     intervals = [Intervals(config, sparse=sparse) for config in (old, new)]
     before, after = (min(every.done(progress) / every.total, 1.0) for every in intervals)

@@ -1,4 +1,4 @@
-"""Rows of metrics: flat dicts from the names that dashboards use to numbers."""
+"""Rows of metrics: dicts from the names of columns to numbers."""
 
 import csv
 import logging
@@ -42,18 +42,18 @@ COLUMNS = (
     "eval/cut",
 )
 SUCCESS = "eval/success_rate"
-"""A column of the tasks whose `EnvSpec` says what a success is."""
+"""Column of tasks whose `EnvSpec` defines success."""
 
 
 MEMBER_COLUMNS = ("member", "seed")
-"""Columns that identify a row's agent, where many train side by side."""
+"""Columns that identify the agent of a row."""
 
 
 Row = dict[str, float]
 
 
 def metrics_row(metrics: Metrics) -> Row:
-    """Means over the updates of a chunk; `metrics` holds sums, as numpy or device scalars."""
+    """Compute means over updates from the sums in `metrics`, which are scalars."""
     updates = max(int(metrics.updates), 1)
     episodes = metrics.episodes
     row: Row = {
@@ -68,7 +68,7 @@ def metrics_row(metrics: Metrics) -> Row:
     if episodes.count:
         row["charts/episodic_return"] = float(episodes.return_sum) / int(episodes.count)
         row["charts/episodic_length"] = int(episodes.length_sum) / int(episodes.count)
-    for name in metrics.losses._fields[:-1]:  # the last one's are among the extras
+    for name in metrics.losses._fields[:-1]:  # the last field is among the extras
         row[f"losses/{name}"] = float(getattr(metrics.losses, name)) / updates
     for name, value in metrics.extras.items():
         row[name] = float(value) / updates
@@ -76,7 +76,7 @@ def metrics_row(metrics: Metrics) -> Row:
 
 
 def is_finite(metrics: Metrics) -> bool:
-    """True if the agent was finite throughout: parameters, statistics and outputs."""
+    """Return True if the agent's parameters, statistics and outputs were finite in all updates."""
     return int(metrics.finite) == int(metrics.updates)
 
 
@@ -87,14 +87,15 @@ def eval_row(
     *,
     success_above: float | None = None,
 ) -> Row:
-    """Statistics of evaluation episodes.
+    """Compute statistics of evaluation episodes.
 
     Args:
-        returns: float [episodes]; NaN where the episode diverged, or the slot had no agent.
-            Statistics are over the others, or NaN if too many diverged; see `of_undiverged`.
+        returns: float [episodes]; NaN if the episode diverged, or the slot had no agent.
+            Statistics are over the other episodes, or NaN if too many diverged; see
+            `of_undiverged`.
         lengths: int [episodes].
         cut: bool [episodes]; see `Outcome`.
-        success_above: see `EnvSpec`; an episode that diverged is not a success.
+        success_above: see `EnvSpec`. An episode that diverged is not a success.
     """
     whole = of_undiverged(returns, returns, cut)
     success = {}
@@ -112,7 +113,7 @@ def eval_row(
 
 
 def mean_row(rows: Sequence[Row]) -> Row:
-    """The mean of each number over the rows that have it."""
+    """Return the mean of each column over the rows that have it."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
 
@@ -123,9 +124,9 @@ def csv_cells(row: Row) -> dict[str, str]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read the rows of a metrics.csv, without empty cells; [] if it is missing.
+    """Read the rows of a metrics.csv without empty cells; [] if the file is missing.
 
-    Rows that were cut off or damaged, as by a full disk, are left out with a warning.
+    Incomplete or damaged rows, for example after a full disk, are skipped with a warning.
     """
     rows: list[Row] = []
     damaged: list[int] = []
@@ -147,7 +148,7 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _row(names: Sequence[str], line: str) -> Row:
-    """Parse a line; raises ValueError or csv.Error if it is not a complete row of numbers."""
+    """Parse a line; raise ValueError or csv.Error unless it is a complete row of numbers."""
     if not line.endswith("\n"):
         raise ValueError("cut off")
     (cells,) = csv.reader([line])

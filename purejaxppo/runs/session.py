@@ -1,4 +1,4 @@
-"""A run from its config to its end: folder, devices, compiled programs, training, summary."""
+"""A run from start to end: config, folder, devices, programs, training, summary."""
 
 import contextlib
 import importlib.util
@@ -53,16 +53,16 @@ VERSIONS = (__version__, jax.__version__)
 
 
 def run_name(name: str, config: Config) -> str:
-    """The name of a run: hopper-s0, or hopper-s0x32 for 32 seeds from 0 on.
+    """Return the name of a run: hopper-s0, or hopper-s0x32 for 32 seeds from 0.
 
-    `name` is that of the config file; without one, the run is named after its task.
+    `name` is the name of the config file. Without one, the run is named after its task.
     """
     seeds = f"x{config.num_seeds}" if config.num_seeds > 1 else ""
     return f"{base_name(name, config)}-s{config.seed}{seeds}"
 
 
 def base_name(name: str, config: Config) -> str:
-    """The stem of a config file or, without one, the task: cartpole-v1, walk for walk.py:Walk."""
+    """Return the stem of a config file or, without one, of the task: walk for walk.py:Walk."""
     if name:
         return Path(name).stem
     task = str(config.env.name).partition("/")[2].rpartition(":")[2]
@@ -71,12 +71,12 @@ def base_name(name: str, config: Config) -> str:
 
 @contextlib.contextmanager
 def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[list[str]]:
-    """Lock the run's folder in process 0, and check that all processes can read it.
+    """Lock the run folder in process 0, and check that all processes can read it.
 
-    Yields lines to print about a new run's copies of custom code.
+    Yields lines to print about copies of custom code in a new run.
 
     Raises:
-        ValueError: as `run_folder`, or a process does not see it.
+        ValueError: see `run_folder`, or the folder is not visible to a process.
     """
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -106,21 +106,21 @@ def train(
     change: Callable[[Parts], Parts] | None = None,
     place: places.Place = places.ALONE,
 ) -> int:
-    """Train a config in its run folder, from scratch or from the last save.
+    """Train in a run folder, from scratch or from the last checkpoint.
 
     Args:
         config: of the run.
-        run_dir: its folder.
-        clobber: delete an earlier run there.
+        run_dir: the run folder.
+        clobber: delete an earlier run in this folder.
         quiet: print nothing.
-        change: the parts that the config names -> those to train with.
-        place: of this process among those that train together.
+        change: a function from the parts that the config selects to the parts to train with.
+        place: index and number of the processes that train together.
 
     Returns:
         The exit code: 0, or 128 + the signal that ended the run.
 
     Raises:
-        ValueError, OSError, SimulatorError, Stopped: one sentence on what is wrong.
+        ValueError, OSError, SimulatorError, Stopped: one sentence about the problem.
     """
     check_wandb(config)
     quiet = quiet or place.index > 0
@@ -145,7 +145,7 @@ def train(
             report_finished(run, notes)
             run.checkpoints.close()
             return 0
-        # Parts that replace the config's may use any of its settings.
+        # Custom parts may use any setting.
         unused = without_effect([setup.config]) if change is None else []
         for note in [*copied, *notes, *unused]:
             run.console.print_line(note)
@@ -153,15 +153,15 @@ def train(
 
 
 def check_wandb(config: Config) -> None:
-    """Raise ValueError if a run logs to W&B, which is not installed."""
+    """Raise ValueError if the run logs to W&B and wandb is not installed."""
     if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
         raise ValueError("wandb is not installed. Run: pip install 'purejaxppo[wandb]'")
 
 
 def resumed_setup(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, list[str]]:
-    """Return the setup with which a run continues, and lines about changes; see `continue_config`.
+    """Return the setup with which a run resumes, and lines about changes; see `continue_config`.
 
-    Prints the custom code that the run folder names.
+    Print the custom code that the run folder names.
     """
     folder = run_dir.absolute()
     try:
@@ -176,7 +176,7 @@ def resumed_setup(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, l
 
 
 def make_console(programs: Programs, *, quiet: bool) -> Console:
-    """The terminal output of a run, of the first process alone."""
+    """Make the terminal output of a run. Only process 0 prints."""
     every = Intervals(programs.setup.config, sparse=programs.spec.absent)
     steps = every.total * every.unit * len(programs.setup.members)
     quiet = quiet or not processes.is_main()
@@ -188,8 +188,8 @@ def execute(run: Training, first: Sequence[Hook] = (), columns: Sequence[str] = 
     """Compile, train and report; return the exit code.
 
     Args:
-        run: opened, and not finished.
-        first: hooks that complete its rows before the others.
+        run: an unfinished run.
+        first: hooks that add to its rows before the other hooks act.
         columns: of metrics.csv that these hooks add.
     """
     config, platform = run.config, run.programs.shards.platform
@@ -208,19 +208,19 @@ def execute(run: Training, first: Sequence[Hook] = (), columns: Sequence[str] = 
 
 
 def announce(run: Training, *, stay_awake: bool) -> None:
-    """Print what is trained, and on which devices."""
+    """Print the task, the devices and the run folder."""
     config, setup, shards = run.config, run.programs.setup, run.programs.shards
     device = setup.devices[0]
-    kept = " kept awake" if stay_awake else ""
+    awake_note = " kept awake" if stay_awake else ""
     members = len(run.members)
     agents = f"{members} agents with " if members > 1 else ""
     each = " each" if members > 1 else ""
     parts = "1 shard" if config.num_shards == 1 else f"{config.num_shards} shards"
-    apart = f" in {jax.process_count()} processes" if processes.is_distributed() else ""
+    in_processes = f" in {jax.process_count()} processes" if processes.is_distributed() else ""
     run.console.print_line(
         f"training {config.env.name} on {shards.num_devices} x {device.device_kind} "
-        f"({device.platform}){kept}{apart}: {agents}{config.env.num_envs} environments{each} in "
-        f"{parts}. Run folder: {short_path(run.run_dir)}"
+        f"({device.platform}){awake_note}{in_processes}: {agents}{config.env.num_envs} "
+        f"environments{each} in {parts}. Run folder: {short_path(run.run_dir)}"
     )
     if setup.note:
         run.console.print_line(setup.note)
@@ -255,7 +255,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         teacher, updates = config.pretrain.teacher, config.pretrain.updates
         console.print_line(f"pretrained on the teacher {teacher} for {updates} updates")
     if processes.is_main():
-        # The save fits this config: only now may it replace the one on disk.
+        # Only now may this config replace the one on disk, because the checkpoint matches it.
         record_run(config, run.run_dir, run.members)
     init_seconds = time.perf_counter() - started
     if processes.is_main():
@@ -278,13 +278,13 @@ def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
 
 
 def best_evaluation(p: Progress) -> str:
-    """Return the best evaluation in words; "" if no agent has a score."""
+    """Describe the best evaluation; "" if no agent has a score."""
     score = p.best_return
     return "" if score is None or score == -math.inf else f"best evaluation {format_number(score)}"
 
 
 def report_finished(run: Training, notes: Sequence[str]) -> None:
-    """Print that a run has nothing left to do, and the changes that were not trained."""
+    """Print that a run is finished, and list the changes that were not applied."""
     saved = run.checkpoints.progress()
     best = f", {text}" if (text := best_evaluation(saved)) else ""
     changes = (

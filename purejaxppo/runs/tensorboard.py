@@ -1,7 +1,7 @@
-"""TensorBoard event files that are written in the calling thread.
+"""TensorBoard event files, written in the calling thread.
 
-tensorboardX writes in a background thread. At the first error, such as a full disk, that thread
-ends, its queue fills, and `add_scalar` blocks forever. Here the call raises the error.
+tensorboardX writes in a background thread. At the first error, such as a full disk, this thread
+ends, its queue fills up, and `add_scalar` blocks forever. Here, the call raises the error.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from tensorboardX.record_writer import RecordWriter, directory_check
 from tensorboardX.writer import FileWriter
 
 FLUSH_SECONDS = 10.0
-"""Seconds between two flushes to disk."""
+"""Seconds between two flushes."""
 
 
 class EventFile:

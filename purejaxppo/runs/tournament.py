@@ -1,4 +1,4 @@
-"""Games of a run's saved agents against each other and a random player, and their Elo ratings."""
+"""Elo ratings of a run's checkpoints, from games against each other and a random player."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -26,15 +26,15 @@ from purejaxppo.spaces import MASK
 from purejaxppo.types import AgentState, PolicyStep
 
 RANDOM = "random"
-"""Name of the player who chooses among allowed moves with equal chances."""
+"""Name of the player that chooses allowed moves with equal probability."""
 FAMILY = "pgx/"
 
 
 def game_of(config: Config) -> Config:
-    """A run's config with all seats of its game taken by agents.
+    """Return a run's config in which agents play all sides of the game.
 
     Raises:
-        ValueError: the task is no game of two players.
+        ValueError: the task is not a game of two players.
     """
     name = str(config.env.name)
     options = {key: x for key, x in config.env.options.items() if key != OPPONENT}
@@ -48,29 +48,29 @@ def game_of(config: Config) -> Config:
 
 
 class Match:
-    """Games of two players, of which each moves first in half.
+    """Games of two players. Each player moves first in half of the games.
 
-    Actions are sampled: games of two deterministic players would all be the same.
+    Actions are sampled, because all games of two deterministic players would be the same.
 
     Args:
-        config: of the run, by `game_of`.
-        policy: of its agents.
-        games: their number, even.
+        config: of the run, from `game_of`.
+        policy: of the agents.
+        games: number of games, even.
     """
 
     def __init__(self, config: Config, policy: Policy, games: int) -> None:
-        """Make the games; nothing is compiled yet."""
+        """Make the games. Nothing is compiled yet."""
         self.config = config
         self.policy = policy
         self.env = VmapEnv(registry.make(config.env, 1, evaluation=True), games)
 
     @at_matmul_precision
     def play(self, players: tuple[AgentState, AgentState], random: Array, key: Key) -> Array:
-        """Games that the first of two players has won against the second one, draws as halves, [].
+        """Return the number of games that player 0 has won, draws as halves, float [].
 
         Args:
-            players: agents.
-            random: True for a player who moves at random instead, bool [2].
+            players: the two agents.
+            random: True for a player that moves at random instead, bool [2].
             key: consumed.
         """
         games = self.env.count
@@ -98,7 +98,7 @@ class Match:
         return jnp.sum(jnp.where(own, (jnp.sign(returns) + 1) / 2, 0.0))
 
     def _moves(self, agent: AgentState, random: Array, keys: Key, *now: Any) -> PolicyStep:
-        """A player's moves for all rows."""
+        """Choose the moves of one player for all rows."""
         step = self.policy.act_in_groups(agent, keys, *now)
         allowed = now[1][MASK].reshape(len(keys), 2, -1) > 0
         drawn = jax.vmap(jax.random.categorical)(keys, jnp.where(allowed, 0.0, -jnp.inf))
@@ -106,13 +106,16 @@ class Match:
 
 
 def play_all(config: Config, agents: list[Agent], games: int, seed: int) -> np.ndarray:
-    """Games that players have won against each other, draws as halves, [P, P].
+    """Play the games of all pairs of players.
 
     Args:
-        config: of the run, by `game_of`.
-        agents: P - 1 of them; player 0 moves at random.
-        games: of each pair, even.
+        config: of the run, from `game_of`.
+        agents: P - 1 agents. Player 0 moves at random.
+        games: number of games of each pair, even.
         seed: of games and moves.
+
+    Returns:
+        Games that player i has won against player j, draws as halves, float [P, P].
     """
     match = Match(config, agents[0].policy, games)
     play = jax.jit(match.play)
@@ -135,18 +138,21 @@ def rate(
     seed: int = 0,
     print_line: Callable[[str], object] = lambda line: None,
 ) -> str:
-    """Rate a run's saved agents; write elo.csv and elo.png into its folder; return a table.
+    """Rate the checkpoints of a run, and write elo.csv and elo.png into its folder.
 
     Args:
-        run: folder of a run.
-        games: of each pair of players, even.
-        member: of a run of several agents, the one to take.
+        run: the run folder.
+        games: number of games of each pair of players, even.
+        member: index of the agent to rate, in a run of several agents.
         seed: of games and moves.
         print_line: called with a line before the games.
 
+    Returns:
+        A table as text.
+
     Raises:
-        ValueError: the run's task is no game of two players, nothing was saved, or the run has
-            several agents and none is chosen.
+        ValueError: the run's task is not a game of two players, the run has no checkpoint, or it
+            has several agents and none is selected.
     """
     folder = Path(run).absolute()
     if games < 2 or games % 2:
@@ -164,21 +170,21 @@ def rate(
         f"{count * (count + 1) // 2} pairs, with sampled actions"
     )
     score = play_all(config, agents, games, seed)
-    found = elo.ratings(score)
+    ratings = elo.ratings(score)
     steps = [agent.env_steps for agent in agents]
-    rows = elo.table([RANDOM, *map(str, steps)], found, score)
-    table, picture = (folder / name for name in RATINGS)
+    rows = elo.table([RANDOM, *map(str, steps)], ratings, score)
+    table, plot = (folder / name for name in RATINGS)
     elo.write_csv(rows, table)
-    elo.plot(steps, found, picture, f"{config.env.name}: {games} games per pair")
-    return "\n".join([elo.aligned(rows), *_notes(found, len(agents), run)])
+    elo.plot(steps, ratings, plot, f"{config.env.name}: {games} games per pair")
+    return "\n".join([elo.aligned(rows), *_notes(ratings, len(agents), run)])
 
 
-def _notes(found: elo.Ratings, saves: int, run: str | Path) -> Iterator[str]:
-    """Lines below the table."""
+def _notes(ratings: elo.Ratings, num_checkpoints: int, run: str | Path) -> Iterator[str]:
+    """Yield the lines below the table."""
     yield "Elo points above the random player, with 95 % intervals. A draw counts as half a win."
-    if not found.bounded:
+    if not ratings.bounded:
         yield "One draw was added to each pair, because a player won all its games."
-    if saves < 3:
+    if num_checkpoints < 3:
         more = "a smaller --checkpoint.interval and --checkpoint.keep 20"
-        yield f"The run has {saves} checkpoints. Train with {more} for more."
+        yield f"The run has {num_checkpoints} checkpoints. Train with {more} for more."
     yield f"written: {run}/elo.csv, {run}/elo.png"

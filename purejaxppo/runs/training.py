@@ -1,4 +1,4 @@
-"""The state of a run in progress, shared by its loop, its hooks and its failure handling."""
+"""The state of a run in progress, which its loop, hooks and failure handling share."""
 
 import contextlib
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from purejaxppo.types import AgentState, Hyperparams, Metrics, TrainState
 
 @dataclass
 class Training:
-    """A run in progress. Lists and arrays [M] have an entry per member."""
+    """A run in progress. Lists and arrays [M] have one entry per agent."""
 
     programs: Programs
     run_dir: Path
@@ -40,33 +40,33 @@ class Training:
     callbacks: list[Callback] = field(default_factory=list)
     loggers: Loggers = field(default_factory=Loggers)
     state: TrainState | None = None
-    """The state after the last chunk; None before training begins."""
+    """State after the last chunk; None before training starts."""
     best: AgentState | None = None
-    """The best agent of each member so far; None before the first evaluation."""
+    """Best agent of each seed so far; None before the first evaluation."""
     before: int = 0
     """`intervals.done` before the last chunk."""
     chunk: Metrics | None = None
     """Metrics of the last chunk, sums [M]."""
     metrics: Metrics | None = None
-    """Metrics since the last written rows, sums [M]; None right after writing."""
+    """Metrics since the last written rows, sums [M]; None if there are none."""
     rows: list[Row] = field(default_factory=list)
-    """The means of `metrics`, to which hooks add columns."""
+    """Means of `metrics`, to which hooks add columns."""
     total_updates: Sequence[float] = ()
-    """Updates of the whole run [M], as schedules count them."""
+    """Number of updates of the whole run [M], for schedules."""
     speed: float = 0.0
-    """Environment steps of all members per second, in the last chunk."""
+    """Environment steps of all agents per second in the last chunk."""
     evaluated: bool = False
-    """True if `rows` have an evaluation."""
+    """True if `rows` contain an evaluation."""
     learns: bool = True
-    """False while all members skip their gradient steps."""
+    """False while all agents skip their gradient steps."""
     lost: bool = False
-    """True once no member is left to train: the state is not saved then."""
+    """True if no agent is left to train. The state is then not saved."""
     stopped: str = ""
-    """The reason why a callback ended the run; "" otherwise."""
+    """Reason for which a callback ended the run; "" otherwise."""
     no_curve: str = ""
-    """The reason why the learning curve is missing; "" otherwise."""
+    """Reason for which there is no learning curve; "" otherwise."""
     signal: int = 0
-    """The signal that ended the run; 0 otherwise."""
+    """Number of the signal that ended the run; 0 otherwise."""
 
     @property
     def config(self) -> Config:
@@ -75,19 +75,19 @@ class Training:
 
     @property
     def members(self) -> tuple[Config, ...]:
-        """The config of each member."""
+        """Config of each agent."""
         return self.programs.setup.members
 
     @property
     def finished(self) -> bool:
-        """True if the last checkpoint is from the end of the run."""
+        """Whether the last checkpoint is from the end of the run."""
         if self.checkpoints.latest() is None:
             return False
         return self.intervals.ended(self.checkpoints.progress())
 
     @property
     def rows_due(self) -> bool:
-        """True if rows are written after this chunk."""
+        """Whether rows are written after this chunk."""
         every = self.intervals
         logged = every.due(every.log, self.progress, self.before)
         return self.lost or self.evaluated or logged
@@ -95,8 +95,8 @@ class Training:
     def hyperparams(self) -> Hyperparams:
         """Return the tunable numbers of the next chunk.
 
-        Schedules follow update / total_updates. Where agents may be absent, total_updates is set
-        such that this ratio is decisions / total_timesteps.
+        Schedules depend on update / total_updates. If agents may be absent, total_updates is
+        chosen such that this ratio is decisions / total_timesteps.
         """
         p, hp = self.progress, self.programs.hp
         if not (self.intervals.sparse and p.update):
@@ -107,7 +107,7 @@ class Training:
         return hp._replace(total_updates=on_host)
 
     def learning_rate(self, rate: float, row: Row, member: int) -> float:
-        """Scale `rate` by its schedule at the last update, and by the row's adapted factor."""
+        """Scale `rate` by the schedule at the last update and the row's adaptive factor."""
         ppo, stride = self.config.ppo, 1.0 / self.total_updates[member]
         progress = (self.progress.update - 1) * stride
         schedule, warmup = ppo.learning_rate_schedule, ppo.learning_rate_warmup
@@ -115,7 +115,7 @@ class Training:
         return rate * scheduled * row.get(optimizers.RATE_FACTOR, 1.0)
 
     def add(self, metrics: Metrics) -> None:
-        """Add a chunk's metrics [M] to those since the last rows, and make rows of their means."""
+        """Add a chunk's metrics [M] to those since the last rows, and make rows of the means."""
         self.chunk, wider = metrics, jax.tree.map(widen, metrics)
         pending = self.metrics or self.progress.restored_metrics(wider)
         self.progress.unlogged = {}
@@ -125,7 +125,7 @@ class Training:
         self.rows = [self._row(wider, i) for i in range(len(self.members))]
 
     def _row(self, metrics: Metrics, i: int) -> Row:
-        """Return the row of one member."""
+        """Return the row of one agent."""
         row = metrics_row(jax.tree.map(lambda x: x[i], metrics))
         member = self.members[i]
         return {
@@ -137,7 +137,7 @@ class Training:
         }
 
     def call(self, event: str, rows: Sequence[Row] = ()) -> list[Row]:
-        """Call custom callbacks, in the first process only; return each member's metrics."""
+        """Call custom callbacks in process 0, and return the metrics that they add."""
         added: list[Row] = [{} for _ in self.members]
         if not self.callbacks:
             return added
@@ -161,7 +161,7 @@ class Training:
         return added
 
     def save(self) -> bool:
-        """Begin a save, unless these steps are saved already; return True if it began."""
+        """Start a checkpoint; return False if a checkpoint of these steps exists."""
         assert self.state is not None
         best = None if self.progress.best_return is None else self.best
         self.intervals.begin(self.intervals.done(self.progress))
@@ -171,9 +171,10 @@ class Training:
         return self.checkpoints.save(self._savable(self.state), progress, best)
 
     def restore(self, template: TrainState) -> TrainState:
-        """Continue from the last save; simulators on the host start from scratch.
+        """Return the state of the last checkpoint. Host simulators start from scratch.
 
-        `template` is the state before the first update.
+        Args:
+            template: the state before the first update.
         """
         state, self.best, self.progress = self.checkpoints.restore(self._savable(template))
         if self.best is not None and not self.progress.eval_settings:  # saved by version 0.2
@@ -184,11 +185,14 @@ class Training:
         return state.replace(rollout=template.rollout)
 
     def _savable(self, state: TrainState) -> TrainState:
-        """Return the state to save: without the rollout if its simulator cannot be restored."""
+        """Return the state to save, without the rollout if the simulator cannot be restored."""
         return state if self.programs.spec.restorable else state.replace(rollout=None)
 
     def close(self) -> None:
-        """Finish saves, close simulators and loggers even if one fails, and draw the curve."""
+        """Finish checkpoints, close simulators and loggers, and draw the learning curve.
+
+        Each is closed even if another one fails.
+        """
         with contextlib.ExitStack() as closing:  # in reverse order
             closing.callback(self.loggers.close)
             closing.callback(self.programs.close)
@@ -201,16 +205,16 @@ class Hook(Protocol):
     """An action of a run between two chunks of training."""
 
     def due(self, run: Training) -> bool:
-        """Return True if `act` is to be called after this chunk; called after each one."""
+        """Return True to call `act` after this chunk."""
         ...
 
     def act(self, run: Training) -> None:
-        """Act on the run: add to its rows, write, save, stop it."""
+        """Act on the run: add to its rows, write, save or stop it."""
         ...
 
 
 def open_training(programs: Programs, run_dir: Path, console: Console) -> Training:
-    """Open a run's checkpoints, and make its callbacks.
+    """Open the checkpoints of a run and make its callbacks.
 
     Raises:
         ValueError: a callback cannot be made, or all checkpoints are damaged.
@@ -229,5 +233,5 @@ def open_training(programs: Programs, run_dir: Path, console: Console) -> Traini
 
 
 def widen(x: np.ndarray) -> np.ndarray:
-    """Convert counts to int64, since those of a row may exceed 2^31."""
+    """Convert counts to int64, because the counts of a row may exceed 2^31."""
     return x.astype(np.int64) if np.issubdtype(x.dtype, np.integer) else x
