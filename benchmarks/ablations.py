@@ -2,9 +2,9 @@
 
     python benchmarks/ablations.py [curiosity critic ...] [--seeds 5]
 
-Every variant is one call of `python -m purejaxppo.train` with `--num_seeds`, at equal environment
-steps, from the same config with other flags. Rows, one per variant, go to
-benchmarks/results/ablations.jsonl, and a picture per study to docs/pictures/ablations/;
+Every variant is one call of `python -m purejaxppo.train` with `--num_seeds`, with equal environment
+steps, and the same config with other flags. Rows, one per variant, go to
+benchmarks/results/ablations.jsonl, and a plot per study to docs/pictures/ablations/;
 `docs/make_results.py` writes the table of docs/policies.md from the rows.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 
 class Study(NamedTuple):
-    """One question."""
+    """A comparison of variants on one task."""
 
     config: str
     steps: int
@@ -59,7 +59,7 @@ def each(flag: str, values: str) -> dict[str, str]:
 
 
 def chain(variants: dict[str, str], flags: str = " --network.rnn gru") -> Study:
-    """Return a study of a memory of 40 steps."""
+    """Return a study on MemoryChain with a memory of 40 steps."""
     return Study("memory_chain.yaml", 600_000, CHAIN + flags, variants)
 
 
@@ -172,14 +172,14 @@ STUDIES = {
 
 
 def memory_length(progress):
-    """MemoryChain's length: 5 to 40 steps in the first 60 % of a run, whole numbers."""
+    """Return the length of MemoryChain: integers from 5 to 40 in the first 60 % of a run."""
     import jax.numpy as jnp
 
     return jnp.round(5 + 35 * jnp.minimum(progress / 0.6, 1.0))
 
 
 def main() -> None:
-    """Run the studies that the command line names, or all."""
+    """Run the given studies, or all."""
     parser = harness.options(__doc__, "ablations")
     parser.add_argument(
         "studies",
@@ -202,7 +202,7 @@ def main() -> None:
 
 
 def run_study(name: str, seeds: int, folder: Path, *, toy: bool = False) -> list[dict[str, Any]]:
-    """Train all variants; return a row of each."""
+    """Train all variants, and return a row of each."""
     study, rows = STUDIES[name], []
     size = f"--num_seeds {seeds} --total_timesteps {study.steps}"
     if toy:
@@ -232,7 +232,7 @@ def run_study(name: str, seeds: int, folder: Path, *, toy: bool = False) -> list
 
 
 def train(config: str, flags: list[str], run_dir: Path) -> None:
-    """Run the README's own command once."""
+    """Run the train command of the README once."""
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, *flags]
     harness.call([*command, "--logging.no_tensorboard", "--run_dir", str(run_dir)])
 
@@ -252,7 +252,7 @@ def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
 
 
 def draw(name: str, rows: list[dict[str, Any]]) -> None:
-    """Draw mean returns over environment steps, with 95 % bands."""
+    """Plot mean returns over environment steps, with 95 % bands."""
     from purejaxppo.runs.curves import confidence, new_figure, save_figure
 
     figure = new_figure(6, 3.6)

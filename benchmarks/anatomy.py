@@ -1,12 +1,13 @@
-"""Time of an environment step by part: an iteration with its parts left out one by one.
+"""Time of an environment step by part: an iteration with its parts removed one by one.
 
     python benchmarks/anatomy.py [--tasks pixels envpool gymnasium] [--rounds 7] [--seconds 1]
 
-Every stage is a separate program that does less than the one before it: the whole iteration, no
-update, no values and advantages either, no statistics, no policy, and at last the simulator under
-its own Python API. All run as one shard. A part's time is the difference between two stages, so
-parts add up to the whole; medians over interleaved rounds are compared. A difference far below
-zero means that the cores were busy. Rows go to benchmarks/results/anatomy.jsonl.
+Every stage is a separate program with one part less than the one before: the full iteration,
+without the update, also without values and advantages, statistics, the policy, and last the
+simulator under its Python API. All run as one shard. The time of a part is the difference between
+two stages, so the parts sum to the total; medians over interleaved rounds are compared. A
+difference far below zero means that the cores were busy. Rows go to
+benchmarks/results/anatomy.jsonl.
 """
 
 import statistics
@@ -62,7 +63,7 @@ Stage = Callable[[int], int]
 
 
 def main() -> None:
-    """Measure the tasks one after another in this process."""
+    """Measure the tasks in this process, one after another."""
     parser = harness.options(__doc__, "anatomy", rounds=7, seconds=1.0)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS))
     args = harness.parse(parser)
@@ -93,9 +94,9 @@ def measure(sizes: dict[str, Any], args: Any) -> dict[str, harness.Result]:
 
 
 def compiled_stages(parts: Any) -> tuple[list[Stage], Any]:
-    """The stages that are programs, each with less in it, and the actions [T, N, ...] of the last.
+    """Return the compiled stages, each with one part less, and the actions [T, N, ...] of the last.
 
-    All that a stage computes is among its outputs, or XLA would leave it out.
+    All results of a stage are among its outputs, since XLA removes unused computations.
     """
     import jax
     import jax.numpy as jnp
@@ -180,12 +181,12 @@ def compiled_stages(parts: Any) -> tuple[list[Stage], Any]:
 
 
 class Replay(NamedTuple):
-    """In place of a policy: actions that are known already; the carry counts."""
+    """Replaces a policy by stored actions; the carry is the step."""
 
     actions: Any  # [T, N, ...]
 
     def act(self, agent: Any, key: Any, carry: Any, obs: Any, start: Any) -> Any:
-        """The next row of actions, as `Policy.act`."""
+        """Return the next row of actions, as `Policy.act`."""
         import jax.numpy as jnp
 
         from purejaxppo.types import PolicyStep
@@ -195,11 +196,11 @@ class Replay(NamedTuple):
 
 
 def pool_stage(env: Any, actions: Any) -> Stage:
-    """The simulator under its own Python API, with the same actions."""
+    """Return the stage of the simulator under its Python API, with the same actions."""
     import numpy as np
 
     pool = env.pool(env.spec.num_envs)
-    if hasattr(pool, "envs"):  # Gymnasium's workers
+    if hasattr(pool, "envs"):  # the workers of Gymnasium
         pool.envs.reset(0)
         actions = np.asarray(actions)
 
@@ -218,7 +219,7 @@ def pool_stage(env: Any, actions: Any) -> Stage:
 
 
 def row(task: str, rounds: list[list[float]]) -> dict[str, Any]:
-    """What is kept of a task: microseconds per environment step, whole and in pieces."""
+    """Return the row of a task: microseconds per environment step, in total and by part."""
     stages = [statistics.median(times) for times in rounds]
     pieces = dict(zip(PIECES, (a - b for a, b in pairwise(stages)), strict=False))
     pieces["simulator"] = stages[-1]
@@ -232,7 +233,7 @@ def row(task: str, rounds: list[list[float]]) -> dict[str, Any]:
 
 
 def show(row: dict[str, Any]) -> None:
-    """A task's pieces, in microseconds per environment step and in percent."""
+    """Print the parts of a task, in microseconds per environment step and in percent."""
     total = row["microseconds"]
     print(f"\n{row['sizes']['env']}: {total:.2f} microseconds per environment step")
     for name, value in row["pieces"]:

@@ -1,20 +1,20 @@
-"""Steps per second of games in the compiled loop, in a plain Python loop and by other clients.
+"""Steps per second of games in the compiled loop, in a Python loop and by other clients.
 
     GODOT=.godot-engine/bin/godot python benchmarks/engines.py [--rounds 9] [--peer FOLDER]
     python benchmarks/engines.py --unity [--peer FOLDER]
 
-Godot: the game is tests/games/chase with random actions, 8 ticks to a step. Unity: a scripted game
-(tests/engines/unity_engine.py) that repeats one message of all its agents, to measure the trainer's
-side. Contenders take turns while the others' games are stopped, and each round's ratio compares
-neighbours in time:
+Godot: the game is tests/games/chase with random actions and 8 ticks per step. Unity: a scripted
+game (tests/engines/unity_engine.py) that repeats one message of all its agents, to measure the
+trainer alone. Contenders alternate while the games of others are stopped, and the ratios are of
+consecutive measurements in each round:
 
-* engine, rows: our client in a plain Python loop, which sends prepared actions;
-* loop: the same games stepped in a compiled `scan`, which draws its actions, with XLA set up as
-  the train command sets it up;
+* engine, rows: our client in a Python loop, which sends prepared actions;
+* loop: the same games in a compiled `scan`, which samples its actions, with XLA configured as by
+  the train command;
 * godot_rl, mlagents_envs: the Python client of Godot RL Agents or ML-Agents, if --peer names a
   folder with the package, with one game.
 
-Rows go to benchmarks/results/engines.jsonl, Unity's to unity_engine_speed.jsonl.
+Rows go to benchmarks/results/engines.jsonl, those of Unity to unity_engine_speed.jsonl.
 """
 
 import argparse
@@ -45,29 +45,29 @@ Run = Callable[[int], int]
 
 
 class Contender(NamedTuple):
-    """One contender, and the process groups of its games, which stop between its turns."""
+    """A contender, and the process groups of its games, stopped between its measurements."""
 
     run: Run
     groups: list[int]
 
     def speed(self, steps: int) -> float:
-        """Return steps per second of all games at once."""
+        """Return steps per second of all games together."""
         self.signal(signal.SIGCONT)
         steps, seconds = harness.timed(self.run, steps)
         self.signal(signal.SIGSTOP)
         return steps / seconds
 
     def signal(self, number: signal.Signals) -> None:
-        """Stop or continue the games."""
+        """Send a signal to the games, to stop or continue them."""
         for group in self.groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, number)
 
 
 def main() -> None:
-    """Compare the contenders of Godot or Unity in turns."""
+    """Measure the contenders of Godot or Unity in alternation."""
     parser = harness.options(__doc__, "engines", rounds=9)
-    parser.add_argument("--unity", action="store_true", help="Unity's games, not Godot's")
+    parser.add_argument("--unity", action="store_true", help="games of Unity instead of Godot")
     parser.add_argument("--steps", type=int, default=1000, help="steps of each round")
     parser.add_argument("--peer", help="a folder with the package godot_rl or mlagents_envs")
     args = parser.parse_args()
@@ -94,7 +94,7 @@ def measure(args: argparse.Namespace, agents: int, games: int) -> dict[str, dict
         for name, contender in (unity if args.unity else godot)(args, stack, folder, agents, games):
             contender.run(args.steps)
             contender.signal(signal.SIGSTOP)
-            # So that games can quit.
+            # a stopped game cannot quit
             stack.callback(contender.signal, signal.SIGCONT)
             found[name] = contender
         speeds: dict[str, list[float]] = {name: [] for name in found}
@@ -106,7 +106,7 @@ def measure(args: argparse.Namespace, agents: int, games: int) -> dict[str, dict
 
 
 def summary(speeds: list[float], engine: list[float]) -> dict[str, Any]:
-    """Return median steps per second, and the ratio to the engine's: median and range."""
+    """Return median steps per second, and the median and range of the ratio to the engine."""
     ratios = [mine / its for mine, its in zip(speeds, engine, strict=True)]
     return {
         "steps_per_second": round(statistics.median(speeds)),
@@ -122,7 +122,7 @@ Found = Iterator[tuple[str, Contender]]
 def godot(
     args: argparse.Namespace, stack: contextlib.ExitStack, folder: Path, agents: int, games: int
 ) -> Found:
-    """Yield Godot's contenders, each with its own games."""
+    """Yield the contenders of Godot, each with its games."""
     project = shutil.copytree(TESTS / "games/chase", folder / "chase")
     options = {"arguments": f"--arenas={agents}", "speedup": SPEEDUP}
     name = f"godot/{project}"
@@ -135,7 +135,7 @@ def godot(
 def unity(
     args: argparse.Namespace, stack: contextlib.ExitStack, folder: Path, agents: int, games: int
 ) -> Found:
-    """Yield Unity's contenders, each with its own game."""
+    """Yield the contenders of Unity, each with its game."""
     from support.unity import make_player
 
     arguments = f"--replay --agents {agents}"
@@ -203,7 +203,7 @@ def compiled(env: Any) -> Contender:
 
 
 def godot_rl(stack: contextlib.ExitStack, project: Path, num_agents: int) -> Contender:
-    """Return one game under the Python client of Godot RL Agents, which starts it."""
+    """Return one game under the Python client of Godot RL Agents, which starts the game."""
     from godot_rl.core.godot_env import GodotEnv
 
     from purejaxppo.envs.engines.process import free_port
@@ -234,7 +234,7 @@ def godot_rl(stack: contextlib.ExitStack, project: Path, num_agents: int) -> Con
 def mlagents(
     stack: contextlib.ExitStack, player: str, arguments: str, num_agents: int
 ) -> Contender:
-    """Return the game under the environment of ML-Agents' own package."""
+    """Return the game under the environment of the package of ML-Agents."""
     from mlagents_envs.base_env import ActionTuple
     from mlagents_envs.environment import UnityEnvironment
     from mlagents_envs.logging_util import ERROR, set_log_level

@@ -1,10 +1,10 @@
-"""`learning.py --first_minutes`: returns over the first seconds of training, next to Brax's PPO.
+"""`learning.py --first_minutes`: returns over the first seconds of training, compared with Brax.
 
-Trainings take turns, one at a time, seed by seed: this library with the config, Brax's PPO with the
-config's sizes, and Brax's PPO with the sizes of its own notebook. Seconds are of training, without
-compiling and evaluating; every point is a mean over episodes of the deterministic policy. Rows go
-to benchmarks/results/first_minutes.jsonl, pictures to docs/pictures/: first_minutes.png, and
-first_minutes.gif, with this library's first seed after 0, 20 and `--seconds` seconds.
+Trainings alternate, one at a time, seed by seed: this library with the config, Brax's PPO with the
+sizes of the config, and Brax's PPO with the sizes of its notebook. Seconds are those of training,
+without compilation and evaluation; every point is a mean over episodes of the deterministic policy.
+Rows go to benchmarks/results/first_minutes.jsonl, plots to docs/pictures/: first_minutes.png, and
+first_minutes.gif, with the first seed of this library after 0, 20 and `--seconds` seconds.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(args: argparse.Namespace, script: str) -> None:
-    """Train all contenders seed by seed, keep their rows and draw them."""
+    """Train all contenders seed by seed, store their rows and plot them."""
     (config,) = args.configs
     path = args.results.with_name("first_minutes.jsonl")
     args.results = path
@@ -64,7 +64,7 @@ def compare(args: argparse.Namespace, script: str) -> None:
 
 
 def work(config: str, contender: str, seed: str, agents: str, args: argparse.Namespace) -> None:
-    """Train once; print the curve, [environment steps, seconds, return] each."""
+    """Train once, and print the curve of [environment steps, seconds, return]."""
     ours.start(0 if contender == "ours" else 1)
     if contender == "ours":
         curve = train(config, int(seed), args.seconds, Path(agents))
@@ -74,7 +74,7 @@ def work(config: str, contender: str, seed: str, agents: str, args: argparse.Nam
 
 
 def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[float]]:
-    """Train with this library; pickle seed 0's agents after 0, 20 and all seconds for the video."""
+    """Train with this library, and pickle the agents of seed 0 after 0, 20 and all seconds."""
     import jax
 
     import purejaxppo as ppo
@@ -84,7 +84,7 @@ def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[flo
     kept: dict[float, Any] = {}
 
     class Keep(ppo.Callback):
-        """Keeps agents at given times, and stops at the first evaluation after `seconds`."""
+        """Stores agents at given times, and stops at the first evaluation after `seconds`."""
 
         def on_start(self, context: ppo.CallbackContext) -> None:
             kept[0.0] = jax.device_get(context.agent.state)
@@ -102,7 +102,7 @@ def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[flo
         curves = ppo.train(
             made,
             seed=seed,
-            total_timesteps=2 * made.total_timesteps,  # its schedules are as long
+            total_timesteps=2 * made.total_timesteps,  # so that schedules have this length
             run_dir=f"{folder}/run",
             callbacks=Keep(),
             quiet=True,
@@ -120,7 +120,7 @@ def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[flo
 
 
 def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> list[list[float]]:
-    """Train with Brax; the compile time in its first interval is that beyond the later ones."""
+    """Train with Brax; its compile time is the first interval minus a later one."""
     from purejaxppo import load_config
 
     made = load_config(config)
@@ -136,7 +136,7 @@ def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> lis
     walls: list[tuple[int, float, float]] = []
 
     class Enough(Exception):
-        """Ends Brax's training, which has no other way to stop."""
+        """Ends a training of Brax, which has no other way to stop."""
 
     def later_intervals() -> list[float]:
         return [b[1] - a[1] for a, b in itertools.pairwise(walls[1:])]
@@ -164,7 +164,7 @@ def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> lis
 
 
 def draw_curves(rows: list[dict[str, Any]]) -> None:
-    """Draw returns over seconds: every seed thin, means thick."""
+    """Plot returns over seconds: thin lines for seeds, thick ones for means."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -188,7 +188,7 @@ def draw_curves(rows: list[dict[str, Any]]) -> None:
 
 
 def draw_video(agents: Path) -> None:
-    """Draw the agents side by side."""
+    """Render the agents next to each other."""
     import numpy as np
     from PIL import Image, ImageDraw, ImageFont
 

@@ -1,14 +1,14 @@
-"""Measure everything about a GPU with one command, or compile programs for a GPU without one.
+"""Run all measurements of a GPU with one command, or compile programs for a GPU without one.
 
     python benchmarks/gpu.py --budget 540              # run again to continue
     python benchmarks/gpu.py --programs [cartpole gru ...] [--cpu]
 
-Items run in the order of their value, each in a process with a time limit, and append rows to
-benchmarks/results/gpu.jsonl as soon as they are measured. Stored rows are not measured again,
-and an item that reached its time limit is not tried again. With `--jobs N` their programs are
-compiled before that, N processes at a time, into the cache that the measurements read; rows that
-are not timed are measured then, too. `--list` prints the items (gpu_items.py, gpu_correctness.py,
-gpu_learning.py). `--programs` needs no GPU: see gpu_programs.py.
+Items run in the order of their value, each in a process with a time limit, and append each row to
+benchmarks/results/gpu.jsonl when it is measured. Stored rows are not measured again, and an item
+that reached its time limit is not repeated. With `--jobs N` their programs are compiled before,
+in N processes, into the cache that the measurements read; rows without times are then measured,
+too. `--list` prints the items (gpu_items.py, gpu_correctness.py, gpu_learning.py). `--programs`
+needs no GPU: see gpu_programs.py.
 """
 
 import argparse
@@ -37,7 +37,7 @@ LAST_SECONDS = 60.0
 
 
 def main() -> int:
-    """Run the items, one of them in its process, or compile programs."""
+    """Run all items, run one item in this process, or compile programs."""
     parser = harness.options(__doc__, "gpu")
     parser.add_argument("--budget", type=float, default=540, help="seconds for all items")
     parser.add_argument("--items", nargs="*", choices=ITEMS, metavar="ITEM", help="all by default")
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run items until the budget is spent, then print all rows."""
+    """Run items until the budget is used, then print all rows."""
     started = time.monotonic()
     ends = started + args.budget
     items = args.items or (TOY_ITEMS if args.toy else list(ITEMS))
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     for name in items:
         done = names_of(args.results, name)
         if "" in done:
-            continue  # finished, or ended by its limit
+            continue  # finished, or stopped by its limit
         left = ends - time.monotonic()
         if left < 10:
             print(f"{name}: no time left", flush=True)
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
         outcome = {"ok": True}
         if set(gpu_items.names(name, toy=args.toy)) - done:
             outcome = run_item(name, args, min(left, limit))
-        # An item that only the budget ended continues next time.
+        # An item that only the budget stopped continues in the next call.
         if outcome["ok"] or left >= limit:
             gpu_items.append(args.results, {"item": name, "name": "", **outcome})
     for row in harness.read_rows(args.results):
@@ -89,20 +89,20 @@ def run(args: argparse.Namespace) -> None:
 
 
 def limit_of(item: str, args: argparse.Namespace) -> float:
-    """Return the most seconds that an item may take."""
+    """Return the time limit of an item in seconds."""
     return TOY_SECONDS if args.toy else ITEMS[item].seconds
 
 
 def names_of(path: Path, item: str) -> set[str]:
-    """Return the names of an item's rows in a file."""
+    """Return the names of the rows of an item in a file."""
     return {row["name"] for row in harness.read_rows(path) if row["item"] == item}
 
 
 def compile_rows(args: argparse.Namespace, items: list[str], begin_by: float) -> None:
-    """Measure rows in several processes at a time; keep those that are not timed.
+    """Measure rows in several parallel processes, and store those without times.
 
-    The rows of programs that compiled side by side go to a file `*.compiled.jsonl`: their seconds
-    of compiling are those of an empty cache, and their speeds those of a card in use by others.
+    Rows of programs that were compiled in parallel go to a file `*.compiled.jsonl`: their compile
+    seconds are those of an empty cache, and their speeds those of a GPU that others also use.
     """
     compiled = args.results.with_suffix(".compiled.jsonl")
 
@@ -126,14 +126,14 @@ def compile_rows(args: argparse.Namespace, items: list[str], begin_by: float) ->
 def run_item(
     name: str, args: argparse.Namespace, seconds: float, *flags: str, results: Path | None = None
 ) -> harness.Row:
-    """Run an item in a process; return its outcome."""
+    """Run an item in a process, and return its outcome."""
     command = [sys.executable, __file__, "--work", name, "--results", str(results or args.results)]
-    # Processes share the card: an item's commands, and those that compile.
+    # Several processes use the GPU: the commands of an item, and those that compile.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     env |= {"JAX_PLATFORMS": "cpu"} if args.toy else {}
     command += [*flags, *["--toy"] * args.toy]
     started = time.monotonic()
-    # In a session of its own, so that its limit ends the commands that it runs, too.
+    # In a new session: its time limit then also stops the commands that it runs.
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
     ) as process:

@@ -1,4 +1,4 @@
-"""Items of gpu.py that compare results: a GPU with the CPU, a run with itself."""
+"""Items of gpu.py that compare results: of a GPU and the CPU, and of repeated runs."""
 
 import importlib.util
 import signal
@@ -31,17 +31,18 @@ SMALL_RUN = ("--env.num_envs", "8", "--ppo.rollout_length", "8", "--network.hidd
 
 
 def one_update(toy: bool) -> Measurements:
-    """An update's parameters here and on the CPU, from the same state, for each kind of policy.
+    """Compare the parameters after an update here and on the CPU, for each kind of policy.
 
-    Actions are drawn alike on both; an action that rounding turns makes another rollout, which is
-    reported. In a toy run both are computed on the CPU, in the forms of the two platforms.
+    Both start from the same state and draw actions with the same keys; an action that rounding
+    changes makes another rollout, which is reported. In a toy run both are computed on the CPU, in
+    the forms of the two platforms.
     """
     for name, kind in KINDS.items():
         yield f"one update, {name}", partial(compare_updates, toy, *kind)
 
 
 def compare_updates(toy: bool, name: str, changes: dict[str, Any]) -> Row:
-    """Compare one update here with the CPU's."""
+    """Compare one update here and on the CPU."""
     import jax
     import numpy as np
     from gpu_items import config_of
@@ -60,7 +61,7 @@ def compare_updates(toy: bool, name: str, changes: dict[str, Any]) -> Row:
 
 
 def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple[Any, Any]:
-    """Return (the state before, the parameters after) one update in the form of a platform."""
+    """Return the state before and the parameters after one update in the form of a platform."""
     import jax
     import numpy as np
 
@@ -79,7 +80,7 @@ def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple
 
 
 def one_run(toy: bool) -> Measurements:
-    """A run twice with one seed; killed and resumed; one on a host's simulator."""
+    """Compare two runs with one seed, a resumed run, and train on a host simulator."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         yield "the same twice", partial(twice, toy, here)
@@ -105,7 +106,7 @@ def twice(toy: bool, folder: Path) -> Row:
 
 
 def resumed(toy: bool, folder: Path) -> Row:
-    """Kill a run at its first checkpoint, resume it, and compare with one that was not killed."""
+    """Kill a run at its first checkpoint, resume it, and compare with an uninterrupted run."""
     if not (folder / "one").is_dir():
         harness.call(command(toy, folder / "one"))
     words = command(toy, folder / "killed")
@@ -125,7 +126,7 @@ def resumed(toy: bool, folder: Path) -> Row:
 
 
 def on_host(toy: bool, folder: Path) -> Row:
-    """Train a few updates on a simulator on the host."""
+    """Train a few updates on a host simulator."""
     if importlib.util.find_spec("gymnasium") is None:
         return {"ok": False, "why": "gymnasium is not installed"}
     words = command(toy, folder / "host", "--env.name", "gymnasium/CartPole-v1")
@@ -134,7 +135,7 @@ def on_host(toy: bool, folder: Path) -> Row:
 
 
 def same(one: Path, other: Path) -> Row:
-    """Report whether two runs' agents agree in every bit, and the largest difference."""
+    """Report whether the agents of two runs are bit-identical, and the largest difference."""
     import jax
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""The items of gpu.py: what is measured on a GPU, each in its own process.
+"""The items of gpu.py: measurements of a GPU, each in its own process.
 
-An item is a function of `toy` that yields (name, measurement), the names unique within the item. A
-toy run has the same rows with tiny sizes.
+An item is a function of `toy` that yields (name, measurement), with names unique within the item.
+A toy run has the same rows with tiny sizes.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ class Item(NamedTuple):
     function: Callable[[bool], Measurements]
     seconds: float  # limit
     about: str
-    timed: bool = True  # the card must be free while it runs
-    compiles: bool = True  # programs that can be compiled before they are timed
+    timed: bool = True  # no other program may use the GPU while it runs
+    compiles: bool = True  # its programs can be compiled before they are timed
 
 
 def names(item: str, *, toy: bool) -> list[str]:
@@ -43,7 +43,7 @@ def names(item: str, *, toy: bool) -> list[str]:
 
 
 def work(item: str, path: Path, *, toy: bool, only: str | None = None) -> None:
-    """Measure the rows of an item that are not in the file; a failure is a row with its reason.
+    """Measure the rows of an item that are not in the file; a failure is a row with its error.
 
     Args:
         item: a key of `ITEMS`.
@@ -58,14 +58,14 @@ def work(item: str, path: Path, *, toy: bool, only: str | None = None) -> None:
             continue
         try:
             row = {"ok": True, **measure()}
-        except Exception as error:  # the other rows are wanted
+        except Exception as error:  # the other rows are still measured
             why = (str(error).splitlines() or [""])[0]
             row = {"ok": False, "why": f"{type(error).__name__}: {why}"[:300]}
         append(path, *harness.complete([{"item": item, "name": name, **row}]))
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a row to a file, on the disk when this returns."""
+    """Add a row to a file, and wait until it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, sort_keys=True) + "\n")
@@ -74,7 +74,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def machine(toy: bool) -> Measurements:
-    """The card: its memory and arithmetic, and the time of a launch in a loop."""
+    """Measure the memory and arithmetic of the GPU, and the time of a launch in a loop."""
     yield "card", card
     yield "copy", partial(copy_speed, toy)
     for precision in ("highest", "high", "bfloat16"):
@@ -84,14 +84,14 @@ def machine(toy: bool) -> Measurements:
 
 
 def card() -> Row:
-    """Return the name and the number of cards."""
+    """Return the name and number of GPUs."""
     import jax
 
     return {"facts": {"kind": jax.devices()[0].device_kind, "cards": len(jax.devices())}}
 
 
 def fastest(program: Any, *args: Any) -> float:
-    """Return the least seconds of five calls of a compiled program, after a first one."""
+    """Return the minimal seconds of five calls of a compiled program, after a first call."""
     import jax
 
     jax.block_until_ready(program(*args))
@@ -101,7 +101,7 @@ def fastest(program: Any, *args: Any) -> float:
 
 
 def copy_speed(toy: bool) -> Row:
-    """Return TB/s of an elementwise product, bytes read and written."""
+    """Return TB/s of an elementwise product, for bytes read and written."""
     import jax
     import jax.numpy as jnp
 
@@ -111,7 +111,7 @@ def copy_speed(toy: bool) -> Row:
 
 
 def product_speed(toy: bool, precision: str) -> Row:
-    """Return TFLOP/s of a product of square matrices of random numbers."""
+    """Return TFLOP/s of a product of random square matrices."""
     import jax
     import jax.numpy as jnp
 
@@ -124,7 +124,7 @@ def product_speed(toy: bool, precision: str) -> Row:
 
 
 def launch_time(toy: bool, chain: int) -> Row:
-    """Return the microseconds of a kernel in a loop, where each takes the result of the last."""
+    """Return the microseconds of a kernel in a loop, where each depends on the last."""
     import jax
     import jax.numpy as jnp
 
@@ -155,7 +155,7 @@ LIGHT = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Breakout-MinAtar")
 
 
 def config_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Any:
-    """Return a config, with its sizes for a GPU where `changes` has `gpu`; tiny in a toy run."""
+    """Return a config, with its sizes for a GPU if `changes` has `gpu`; tiny in a toy run."""
     from purejaxppo.config.files import for_platform, load_config
     from purejaxppo.config.schema import Config
 
@@ -170,7 +170,7 @@ def config_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> An
 
 
 def speed_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Row:
-    """Train on one card: seconds to compile, launches, peak memory, and steps/s of five rounds."""
+    """Train on one GPU: compile seconds, launches, peak memory, and steps/s of five rounds."""
     import jax
 
     from purejaxppo.setup import resolve_shards
@@ -200,7 +200,7 @@ def speed_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Row
 
 
 def speeds(*cases: tuple[str, str, dict[str, Any]]) -> Callable[[bool], Measurements]:
-    """Return an item of trainings: (row's name, config, changes)."""
+    """Return an item of trainings, given (name of the row, config, changes)."""
 
     def rows(toy: bool) -> Measurements:
         for name, config, changes in cases:
@@ -216,7 +216,7 @@ ELSEWHERE = ("cartpole", "ant", "cartpole_balance", "cartpole_hidden")
 
 
 def sized(toy: bool) -> Measurements:
-    """Every config that has sizes for a GPU, with them."""
+    """Yield every config that has sizes for a GPU, with these sizes."""
     from purejaxppo.config.files import library_configs, load_config
 
     for name in sorted(library_configs(), key=lambda name: (name not in FIRST, name)):
@@ -225,13 +225,13 @@ def sized(toy: bool) -> Measurements:
 
 
 def ant(toy: bool) -> Measurements:
-    """Ant with 4,096 environments, ours and Brax's PPO at equal sizes."""
+    """Measure Ant with 4,096 environments, with our PPO and Brax's at equal sizes."""
     yield "ant, 4096", partial(speed_of, toy, "ant.yaml", {"gpu": True})
     yield "ant, 4096, Brax's PPO", partial(brax_speed, toy)
 
 
 def brax_speed(toy: bool) -> Row:
-    """Return steps/s of Brax's PPO at the sizes of ant.yaml on a GPU, its own last figures."""
+    """Return the last reported steps/s of Brax's PPO at the sizes of ant.yaml on a GPU."""
     small = {"num_envs": 8, "rollout_length": 4, "num_minibatches": 2, "num_epochs": 2}
     real = {"num_envs": 4096, "rollout_length": 16, "num_minibatches": 16, "num_epochs": 4}
     sizes = {"env": "brax/fast", **small} if toy else {"env": "brax/ant", **real}
@@ -240,7 +240,7 @@ def brax_speed(toy: bool) -> Row:
         sizes | {"hidden": (128, 128), "normalize_obs": True},
         lambda _, metrics: seen.append(metrics),
         num_timesteps=512 if toy else 12_000_000,
-        num_evals=ROUNDS + 3,  # the first two parts compile, each a program of its own
+        num_evals=ROUNDS + 3,  # the first two parts include compilation, each of another program
         run_evals=False,
         learning_rate=3e-4,
     )
@@ -248,7 +248,7 @@ def brax_speed(toy: bool) -> Row:
 
 
 def seeds(toy: bool) -> Measurements:
-    """Seeds of CartPole in one program, ours and PureJaxRL's plan as plain.py writes it."""
+    """Measure seeds of CartPole in one program, with our PPO and that of plain.py."""
     for count in (2048, 1, 64):
         name, changes = f"{count} seeds", {"num_seeds": count}
         yield name, partial(speed_of, toy, "cartpole.yaml", changes)
@@ -279,7 +279,7 @@ def plain_speed(toy: bool, count: int) -> Row:
 
 
 def widths() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Return precision x width, and bfloat16."""
+    """Measure precisions x widths, and bfloat16."""
     for width in (64, 256, 1024):
         for precision in ("highest", "high"):
             changes = {"network.hidden": [width, width], "network.matmul_precision": precision}

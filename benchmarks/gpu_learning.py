@@ -1,4 +1,4 @@
-"""Items of gpu.py that train whole runs with the command: returns by time, and the first update."""
+"""Items of gpu.py that train with the command: returns by time, and the first update."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def learning(toy: bool) -> Measurements:
 
 
 def learn(toy: bool, config: str, wanted: float) -> Row:
-    """Train one seed; return its evaluations by seconds of training, and the command's seconds."""
+    """Train a seed, and return its evaluations by training seconds, and the total seconds."""
     flags = ("--total_timesteps", "2_048", *SMALL_RUN) if toy else ()
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
@@ -59,13 +59,13 @@ def learn(toy: bool, config: str, wanted: float) -> Row:
 
 
 def first_update(toy: bool) -> Measurements:
-    """Seconds from the command to its first progress, with an empty cache and with a full one."""
+    """Measure the seconds from the command to its first progress, with and without a cache."""
     for config in ("hopper.yaml", "cartpole.yaml"):
         yield f"first update, {config}", partial(starts, toy, config)
 
 
 def starts(toy: bool, config: str) -> Row:
-    """Start a run three times with one cache; return the first one's seconds and the last one's."""
+    """Start a run three times with one cache, and return the seconds of the first and the last."""
     flags = ["--eval.num_episodes", "0", *(SMALL_RUN if toy else ())]
     flags += ["--total_timesteps", "256" if toy else "1_000_000", "--clobber"]
     name = "cartpole.yaml" if toy else config
@@ -77,7 +77,7 @@ def starts(toy: bool, config: str) -> Row:
 
 
 def until_progress(words: list[str], env: dict[str, str]) -> float:
-    """Return the seconds until a run prints its speed; it runs to its end."""
+    """Return the seconds until a run prints its speed, and wait for its end."""
     started, seen = time.perf_counter(), 0.0
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:

@@ -1,9 +1,9 @@
-"""`gpu.py --programs`: programs compiled for a GPU that is not there, and what bounds their speed.
+"""`gpu.py --programs`: programs compiled for a GPU without one, and the bounds of their speed.
 
-JAX's plugin for CUDA (`make gpu-compiler`) compiles for the description of an H200 without the
-card: real sm_90 kernels and their schedule, but no autotuning and no run. Each case's training is
-compiled as `purejaxppo train` compiles it, in its own process, and the kernels of an update
-are counted in the optimised program (launches.py). `--cpu` compiles it for a CPU, too. Rows go to
+The CUDA plugin of JAX (`make gpu-compiler`) compiles for the description of an H200 without the
+GPU: real sm_90 kernels and their schedule, but no autotuning and no execution. The training of each
+case is compiled as by `purejaxppo train`, in its own process, and the kernels of an update are
+counted in the optimised program (launches.py). `--cpu` compiles it for a CPU, too. Rows go to
 benchmarks/results/gpu_programs.jsonl; docs/make_results.py predicts bounds of steps/s from them.
 """
 
@@ -51,7 +51,7 @@ gpu_device_info {
 
 
 class Case(NamedTuple):
-    """A config, settings in place of its own, and a number of cards."""
+    """A config with changed settings, and a number of GPUs."""
 
     config: str
     changes: dict[str, Any] = {}  # noqa: RUF012
@@ -90,14 +90,16 @@ CASES = {
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of compiling."""
-    parser.add_argument("--programs", nargs="*", metavar="CASE", help="compile cases; all if none")
-    parser.add_argument("--limit", type=float, default=600, help="seconds of one case at most")
+    parser.add_argument(
+        "--programs", nargs="*", metavar="CASE", help="compile the given cases, or all"
+    )
+    parser.add_argument("--limit", type=float, default=600, help="time limit of a case in seconds")
     parser.add_argument("--cpu", action="store_true", help="compile training for a CPU, too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
 
 
 def main(args: argparse.Namespace, script: str) -> int:
-    """Compile the cases; return the exit code."""
+    """Compile the cases, and return the exit code."""
     if args.one:
         print("row", json.dumps(count(CASES[args.one], cpu=args.cpu)), flush=True)
         return 0
@@ -120,7 +122,7 @@ def main(args: argparse.Namespace, script: str) -> int:
 
 
 def in_process(name: str, args: argparse.Namespace, script: str) -> dict[str, Any]:
-    """Compile a case in its own process; return its row, or the reason of a failure."""
+    """Compile a case in its own process, and return its row or the error."""
     command = [sys.executable, script, "--one", name, *["--cpu"] * args.cpu]
     changed = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     env = {key: x for key, x in os.environ.items() if key not in changed}
@@ -138,8 +140,8 @@ def in_process(name: str, args: argparse.Namespace, script: str) -> dict[str, An
 
 
 def count(case: Case, *, cpu: bool) -> dict[str, Any]:
-    """Compile the training of a case for the card, and count."""
-    sys.path.append(str(COMPILER))  # behind what is installed
+    """Compile the training of a case for the GPU, and count its kernels."""
+    sys.path.append(str(COMPILER))  # after installed packages
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -197,13 +199,13 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process so far, and of those that it ran."""
+    """Return the CPU time of this process and of its child processes."""
     used = [resource.getrusage(x) for x in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(x.ru_utime + x.ru_stime for x in used)
 
 
 def on_cards(programs: Any) -> Any:
-    """Return the shapes of a state on the cards."""
+    """Return the shapes of a state on the GPUs."""
     import jax
 
     from purejaxppo.parts import STATE_AXES

@@ -1,9 +1,9 @@
-"""The harness of all benchmarks: contenders in turns, medians, and rows of results.
+"""The harness of all benchmarks: alternating contenders, medians, and rows of results.
 
-Each contender is a separate process. One runs at a time, round after round, so that a noisy
-machine is noisy for all and medians over rounds can be compared. A worker compiles, warms up and
-prints `ready` with its versions, then one `speed` per line of its stdin. Imports nothing that a
-peer's Python may lack.
+Each contender is a separate process. One runs at a time, round after round, which spreads the noise
+of a machine over all, and medians over rounds are compared. A worker compiles, warms up and prints
+`ready` with its versions, then one `speed` per line of its stdin. This module only imports packages
+that the Python of a peer also has.
 """
 
 import argparse
@@ -41,7 +41,7 @@ Facts = Callable[[], Row]
 def options(
     doc: str, name: str, *, rounds: int = 0, seconds: float = 0.0
 ) -> argparse.ArgumentParser:
-    """Make the parser of a script with the flags that all scripts share.
+    """Make the parser of a script with the flags of all scripts.
 
     Args:
         doc: docstring of the script; its first line becomes the description.
@@ -64,7 +64,7 @@ def options(
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; a toy run has one short round."""
+    """Parse the command line. A toy run has one short round."""
     args = parser.parse_args()
     if args.toy:
         args.rounds, args.seconds = 1, 0.01
@@ -72,7 +72,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def describe() -> Row:
-    """Return device, versions and commit for a row; starts JAX."""
+    """Return device, versions and commit for a row. This starts JAX."""
     import jax
 
     from purejaxppo.parallel.cores import cpu_cores
@@ -88,7 +88,7 @@ def describe() -> Row:
 
 
 def software() -> Row:
-    """Return the versions of Python and of the installed packages that matter."""
+    """Return the versions of Python and of the relevant installed packages."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -97,7 +97,7 @@ def software() -> Row:
 
 
 def commit() -> str:
-    """Return the short commit of this checkout, "" outside of git."""
+    """Return the short commit of this checkout, or "" outside of git."""
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -127,7 +127,7 @@ def _cpu_name() -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read a results file, one JSON object per line; [] if there is none."""
+    """Read a results file, one JSON object per line; [] if it does not exist."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -147,7 +147,7 @@ def complete(rows: list[Row]) -> list[Row]:
 
 
 def keep(args: argparse.Namespace, rows: list[Row], *keys: str) -> None:
-    """Complete rows and write them over earlier ones with equal `keys`; a toy run prints them."""
+    """Complete rows and replace earlier ones with equal `keys`; a toy run only prints them."""
     rows = complete(rows)
     if args.toy:
         print(*(json.dumps(row) for row in rows), sep="\n", flush=True)
@@ -158,13 +158,13 @@ def keep(args: argparse.Namespace, rows: list[Row], *keys: str) -> None:
 
 
 class Result(NamedTuple):
-    """Speeds of one contender."""
+    """The speeds of a contender."""
 
     speeds: list[float]  # steps/s of each round
-    facts: Row  # its Python and packages, and what its worker added
+    facts: Row  # its Python and packages, and entries of its worker
 
     def median(self) -> float:
-        """Return steps/s."""
+        """Return the median steps/s."""
         return statistics.median(self.speeds)
 
     def row(self, **facts: Any) -> Row:
@@ -174,7 +174,7 @@ class Result(NamedTuple):
 
 
 def show(title: str, results: dict[str, Result], *bases: str) -> None:
-    """Print medians and ranges, with ratios to the contenders `bases` that took part."""
+    """Print medians and ranges, with ratios to the measured contenders among `bases`."""
     bases = tuple(base for base in bases if base in results)
     print(f"\n{title}\n{'contender':24}{'steps/s':>12}{'min':>12}{'max':>12}", end="")
     print("".join(f"{'of ' + base:>16}" for base in bases))
@@ -190,11 +190,11 @@ def measure(
     awake: Collection[str] = (),
     env: dict[str, dict[str, str]] | None = None,
 ) -> dict[str, Result]:
-    """Run the commands of contenders in turns.
+    """Run the commands of contenders in alternation.
 
     Args:
         commands: contender -> command of its worker.
-        rounds: how many.
+        rounds: number of rounds.
         awake: contenders in whose rounds cores are kept awake.
         env: contender -> further environment variables.
     """
@@ -205,7 +205,7 @@ def measure(
             errors = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
             workers[name] = Worker(command, errors, (env or {}).get(name, {}))
             stack.callback(workers[name].end)
-            # One compiles at a time.
+            # They compile one at a time.
             results[name] = Result([], json.loads(workers[name].expect("ready")))
         for _ in range(rounds):
             for name, worker in workers.items():
@@ -217,7 +217,7 @@ def measure(
 
 @contextlib.contextmanager
 def kept_awake() -> Iterator[None]:
-    """Keep cores awake as `python -m purejaxppo.train --keep_cores_awake` does."""
+    """Keep cores awake, as `python -m purejaxppo.train --keep_cores_awake` does."""
     from purejaxppo.parallel import awake
 
     with awake.kept_awake(True):
@@ -226,10 +226,10 @@ def kept_awake() -> Iterator[None]:
 
 
 class Worker:
-    """The parent's side of one contender."""
+    """The process of a contender, used by the parent."""
 
     def __init__(self, command: list[str], errors: TextIO, env: dict[str, str]) -> None:
-        """Start the process; its stderr goes to `errors` and is shown if it fails."""
+        """Start the process; its stderr goes to `errors` and is printed if it fails."""
         self.errors = errors
         self.process = subprocess.Popen(
             command,
@@ -242,12 +242,12 @@ class Worker:
         )
 
     def go(self) -> None:
-        """Let it run one round."""
+        """Start one round."""
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
     def expect(self, word: str) -> str:
-        """Return the rest of its next line that begins with `word`."""
+        """Return the rest of its next line that starts with `word`."""
         for line in self.process.stdout:
             if line.startswith(word):
                 return line.removeprefix(word).strip()
@@ -267,11 +267,11 @@ class Worker:
 
 
 def rounds(run: Callable[[int], int], seconds: float, facts: Facts = dict) -> None:
-    """Warm up, then report a speed for every line of stdin: the life of a worker.
+    """Run a worker: warm up, then report a speed for every line of stdin.
 
     Args:
-        run: number of updates -> environment steps that they took.
-        seconds: of one round; at least one update.
+        run: number of updates -> number of environment steps.
+        seconds: length of a round, which has at least one update.
         facts: further entries of its row, read after the warm-up.
     """
     count = calibrate(run, seconds)
@@ -282,7 +282,7 @@ def rounds(run: Callable[[int], int], seconds: float, facts: Facts = dict) -> No
 
 
 def calibrate(run: Callable[[int], int], seconds: float) -> int:
-    """Warm up; return how many updates take so many seconds."""
+    """Warm up, and return the number of updates in so many seconds."""
     run(1)
     count, elapsed = 1, timed(run, 1)[1]
     while elapsed < seconds / 4:
@@ -299,7 +299,7 @@ def timed(run: Callable[[int], int], count: int) -> tuple[int, float]:
 
 
 def in_turns(runs: dict[str, Callable[[int], int]], args: argparse.Namespace) -> dict[str, Result]:
-    """Time functions of this process in turns: updates -> steps."""
+    """Time functions (updates -> steps) of this process in alternation."""
     counts = {name: calibrate(run, args.seconds) for name, run in runs.items()}
     results = {name: Result([], {}) for name in runs}
     for _ in range(args.rounds):
@@ -310,12 +310,12 @@ def in_turns(runs: dict[str, Callable[[int], int]], args: argparse.Namespace) ->
 
 
 def ready(facts: Facts = dict) -> None:
-    """Print that compiling is over, with versions."""
+    """Print that compilation has ended, with versions."""
     print("ready", json.dumps({**software(), **facts()}), flush=True)
 
 
 def call(command: list[str], **given: Any) -> str:
-    """Return the stdout of a command; RuntimeError with its last line of stderr if it fails."""
+    """Return the stdout of a command, or raise RuntimeError with its last line of stderr."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **given)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -324,13 +324,13 @@ def call(command: list[str], **given: Any) -> str:
 
 
 def metrics(run_dir: Path) -> list[Row]:
-    """Read the rows of a run's metrics.csv; a row lacks what it has no number of."""
+    """Read the rows of metrics.csv of a run, without their empty cells."""
     from purejaxppo.runs.rows import read_csv
 
     return read_csv(run_dir / "metrics.csv")
 
 
 def axes_style(axes: Any) -> None:
-    """Give a plot the grid and frame that all pictures share."""
+    """Set the common style of grid and frame of a plot."""
     axes.grid(alpha=0.3, which="both")
     axes.spines[["top", "right"]].set_visible(False)

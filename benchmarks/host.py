@@ -1,12 +1,11 @@
-"""Steps per second where the simulator runs on the host, next to other PPO libraries.
+"""Steps per second with host simulators, compared with other PPO libraries.
 
     python benchmarks/host.py [--tasks hopper pong pong_small] [--peer-python PATH]
 
-Peers run under `--peer-python` and are left out where that Python lacks them. All see observations
-as they are: Stable-Baselines3 does not normalise them by default, and a wrapper that did so step
-by step would slow it down. Steps are those of the environment that an episode consists of: where a
-simulator needs a call to reset itself, that call is not counted. Rows go to
-benchmarks/results/host.jsonl.
+Peers run under `--peer-python` and are skipped where that Python lacks them. No contender
+normalises observations: Stable-Baselines3 does not by default, and a wrapper that did so in every
+step would make it slower. Only the steps of episodes are counted: where a simulator needs a step to
+reset, that step is not. Rows go to benchmarks/results/host.jsonl.
 """
 
 import argparse
@@ -67,23 +66,23 @@ POOL, GYM = ("envpool",), ("gymnasium", "mujoco")
 
 
 class Contender(NamedTuple):
-    """One contender of a task."""
+    """A contender of a task."""
 
     about: str
     kind: Literal["training", "rollouts", "simulator"]
     work: Callable[[dict[str, Any], float], None]  # (sizes, seconds of a round)
     sizes: dict[str, Any]
-    needs: tuple[str, ...]  # modules
+    needs: tuple[str, ...]  # required modules
     peer: bool = False  # runs under --peer-python
 
 
 def training(about: str, sizes: dict[str, Any], needs: tuple[str, ...] = POOL) -> Contender:
-    """Return our training."""
+    """Return the contender of our training."""
     return Contender(f"purejaxppo on {about}", "training", ours.train, sizes, needs)
 
 
 def alone(sizes: dict[str, Any], suffix: str = "") -> dict[str, Contender]:
-    """Return EnvPool alone, under its own Python API and in the compiled loop."""
+    """Return EnvPool alone, under its Python API and in the compiled loop."""
     about = f"random actions{suffix.replace('-', ', ')}"
     return {
         f"{name}{suffix}": Contender(f"{where}, {about}", "simulator", work, sizes, POOL)
@@ -139,10 +138,10 @@ CONTENDERS = {
 
 
 def main() -> None:
-    """Compare the contenders of each task in turns."""
+    """Compare the contenders of each task in alternation."""
     parser = harness.options(__doc__, "host", rounds=7, seconds=4.0)
     parser.add_argument("--tasks", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
-    parser.add_argument("--contenders", nargs="+", help="some of a task's; all by default")
+    parser.add_argument("--contenders", nargs="+", help="all of a task by default")
     parser.add_argument(
         "--peer-python", default=sys.executable, help="Python with the other libraries"
     )
@@ -171,19 +170,19 @@ def main() -> None:
 
 
 def python_of(contender: Contender, args: argparse.Namespace) -> str:
-    """Return the interpreter that a contender runs under."""
+    """Return the interpreter of a contender."""
     return args.peer_python if contender.peer else sys.executable
 
 
 def is_there(contender: str, python: str, names: tuple[str, ...]) -> bool:
-    """True if an interpreter finds the modules; else prints which are missing."""
+    """Return whether an interpreter finds the modules, and print missing ones."""
     code = (
         "import importlib.util, sys\n"
         "print(*(m for m in sys.argv[1:] if not importlib.util.find_spec(m)))"
     )
     missing = subprocess.run([python, "-c", code, *names], check=True, stdout=subprocess.PIPE)
     if names := missing.stdout.decode().split():
-        print(f"{contender}: left out, {python} does not find {', '.join(names)}.")
+        print(f"{contender}: skipped, since {python} does not find {', '.join(names)}.")
     return not names
 
 

@@ -1,7 +1,7 @@
-"""Kernels that a compiled program launches, counted from its optimised HLO text.
+"""Number of kernels that a compiled program launches, from its optimised HLO text.
 
-A loop counts as often as it runs, one of unknown length once; a conditional counts as its longest
-branch. What is inside a fusion is one kernel.
+The kernels of a loop count once per iteration, or once if their number is unknown; a conditional
+counts as its longest branch. A fusion is one kernel.
 """
 
 import re
@@ -24,22 +24,22 @@ BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 class Loop(NamedTuple):
     """A loop of a program."""
 
-    path: tuple[int, ...]  # trips of the loops around it, and its own; 0: unknown
-    kernels: int  # of one turn, those of loops inside it included
-    own: int  # of one turn, outside of loops inside it
+    path: tuple[int, ...]  # iterations of the outer loops, and of this one; 0: unknown
+    kernels: int  # of one iteration, including inner loops
+    own: int  # of one iteration, without inner loops
 
 
 class Count(NamedTuple):
-    """Launches of a program."""
+    """The launches of a program."""
 
     kernels: int
-    products: int  # of these, matrix products and convolutions by themselves
+    products: int  # of these, separate matrix products and convolutions
     collectives: int
-    reads: int  # loops and branches of which the host reads a condition
+    reads: int  # loops and branches whose condition the host reads
 
 
 def computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Return (the instructions of each computation by name, the name of the entry)."""
+    """Return the instructions of each computation by name, and the name of the entry."""
     found: dict[str, list[str]] = {}
     entry = current = ""
     for line in text.splitlines():
@@ -68,7 +68,7 @@ def opcode(instruction: str) -> str:
 
 
 def called(instruction: str, attribute: str) -> str:
-    """Return the computation that an attribute names, "" if there is none."""
+    """Return the name of the computation in an attribute, or ""."""
     match = re.search(rf"\b{attribute}=%?([\w.$-]+)", instruction)
     return match[1] if match else ""
 
@@ -77,24 +77,24 @@ class Program:
     """The launches of a compiled program.
 
     Args:
-        text: of its optimised HLO, as `compiled.as_text()` gives it.
+        text: its optimised HLO, as of `compiled.as_text()`.
     """
 
     def __init__(self, text: str) -> None:
-        """Counts."""
+        """Count the launches."""
         self.found, entry = computations(text)
         self.loops: list[Loop] = []
         self.total = self.count(entry, ())
 
     def count(self, name: str, path: tuple[int, ...]) -> Count:
-        """Count one turn of a computation inside loops of `path`."""
+        """Count one execution of a computation inside the loops of `path`."""
         total = Count(0, 0, 0, 0)
         for instruction in self.found[name]:
             total = _add(total, self.of(instruction, path))
         return total
 
     def of(self, instruction: str, path: tuple[int, ...]) -> Count:
-        """Count one instruction."""
+        """Count an instruction."""
         kind = opcode(instruction)
         plain = kind.removesuffix("-start")
         if kind == "while":
@@ -115,7 +115,7 @@ class Program:
         return Count(1, self.is_product(kind, instruction), 0, 0)
 
     def of_loop(self, instruction: str, path: tuple[int, ...]) -> Count:
-        """Count all turns of a loop."""
+        """Count all iterations of a loop."""
         match = TRIPS.search(instruction)
         trips = int(match[1]) if match else 0
         inside = len(self.loops)
@@ -136,7 +136,7 @@ class Program:
         return any(opcode(x) in ("dot", "convolution") for x in inner)
 
     def turn(self, *path: int) -> int:
-        """Return the kernels of one turn of the largest loop whose path ends so, or 0."""
+        """Return the kernels of one iteration of the largest loop whose path ends so, or 0."""
         ends = [x.kernels for x in self.loops if x.path[-len(path) :] == path]
         return max(ends, default=0)
 

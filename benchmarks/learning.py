@@ -6,9 +6,9 @@
 
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
-trains two seeds at a time, each on one core; their rows say one core. Rows go to
-benchmarks/results/learning.jsonl, replacing those of the same seed, and those of the same config
-and flags with other settings or on other cores. `--random_returns` keeps returns of uniformly
+trains two seeds in parallel, each on one core, and their rows record one core. Rows go to
+benchmarks/results/learning.jsonl, and replace those of the same seed, and those of the same config
+and flags with other settings or on other cores. `--random_returns` stores returns of uniformly
 random actions instead, in random_returns.jsonl; `--first_minutes` compares with Brax's PPO by
 seconds (first_minutes.py).
 """
@@ -44,15 +44,19 @@ print(json.dumps(out))
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the chosen benchmark."""
     parser = harness.options(__doc__, "learning")
     parser.add_argument("--seconds", type=float, default=120.0, help="of --first_minutes")
     parser.add_argument("configs", nargs="*", help="bare names or paths of configs")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0..N-1")
-    parser.add_argument("--first", type=int, default=0, help="the first seed; rows of others stay")
+    parser.add_argument(
+        "--first", type=int, default=0, help="first seed; rows of other seeds are kept"
+    )
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--flags", default="", help="further flags of the train command")
-    parser.add_argument("--side_by_side", type=int, default=0, help="seeds at a time, a core each")
+    parser.add_argument(
+        "--side_by_side", type=int, default=0, help="parallel seeds, each on one core"
+    )
     parser.add_argument(
         "--random_returns", action="store_true", help="store returns of random actions"
     )
@@ -77,7 +81,7 @@ def main() -> None:
 
 
 def train_all(args: argparse.Namespace) -> None:
-    """Train all seeds of all configs; keep each row as soon as it is there."""
+    """Train all seeds of all configs, and store each row when it is measured."""
     flags, cores = args.flags.split(), shares(args.side_by_side)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores.qsize()) as pool:
 
@@ -99,7 +103,7 @@ def train_all(args: argparse.Namespace) -> None:
 
 
 def shares(count: int) -> "queue.Queue[list[int]]":
-    """Return the cores of each of so many runs at a time; of one run (0), no choice of cores."""
+    """Return the cores of each of several parallel runs; for 0, one run without a choice."""
     found: queue.Queue[list[int]] = queue.Queue()
     for core in sorted(os.sched_getaffinity(0))[:count] if count else ():
         found.put([core])
@@ -109,14 +113,14 @@ def shares(count: int) -> "queue.Queue[list[int]]":
 
 
 def on(cores: list[int], command: list[str]) -> list[str]:
-    """Return a command that runs on these cores alone; without any, on all."""
+    """Return a command that runs only on the given cores, or on all if none are given."""
     return ["taskset", "-c", ",".join(map(str, cores)), *command] if cores else command
 
 
 def run(
     config: str, seed: int, episodes: int, flags: list[str], folder: Path, cores: list[int]
 ) -> dict[str, Any]:
-    """Train one seed of one config; return its curve, times and final score."""
+    """Train one seed of one config, and return its curve, times and final score."""
     run_dir = folder / f"{Path(config).stem}-s{seed}"
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
     started = time.perf_counter()
@@ -147,14 +151,14 @@ def run(
 
 
 def settings(config: str) -> str:
-    """Return a hash of a config's values, regardless of its comments."""
+    """Return a hash of the values in a config, regardless of comments."""
     from purejaxppo import load_config
 
     return hashlib.sha1(repr(load_config(config)).encode()).hexdigest()[:12]
 
 
 def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
-    """Keep a row in place of one of the same seed, and of those with other settings."""
+    """Store a row in place of one of the same seed, and of those with other settings."""
     if not args.toy:
         (full,) = harness.complete([row])
         same = ("settings", "device", "cores")
@@ -174,7 +178,7 @@ def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
 
 
 def random_returns(name: str, episodes: int) -> dict[str, Any]:
-    """Return the row of uniformly random actions on one config's task, over whole episodes."""
+    """Return the row of uniformly random actions on the task of a config, over full episodes."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Peak memory of whole runs of different lengths: it must not grow with total_timesteps.
+"""Peak memory of runs of different lengths, which must not increase with total_timesteps.
 
     python benchmarks/memory.py [--tasks cartpole seeds pixels windows]
 
@@ -7,8 +7,8 @@ four vmapped seeds; then the command with 16 seeds, and on images, by the number
 Rows go to benchmarks/results/memory.jsonl.
 
 `windows`: one update of 1,024 oscillator ensembles of 100 neurons, whose observations are windows
-of 250 values, over rollouts of different lengths: with the series kept, as a learner does, and with
-every window kept. Minibatches have the same size in all. Rows go to
+of 250 values, over rollouts of different lengths: with the series stored, as in training, and with
+every window stored. Minibatches have the same size in all. Rows go to
 benchmarks/results/memory_windows.jsonl.
 """
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def runs(tasks: list[str], steps: int, *, toy: bool) -> list[tuple[str, int, list[str]]]:
-    """Return (label, environment steps, Python's arguments) of each run."""
+    """Return (label, environment steps, arguments of Python) of each run."""
     found = []
     for times in (1, 4, 20) if "cartpole" in tasks else ():
         n = times * steps
@@ -91,12 +91,12 @@ def runs(tasks: list[str], steps: int, *, toy: bool) -> list[tuple[str, int, lis
 
 
 def train(flags: str, steps: int) -> list[str]:
-    """Return Python's arguments for a training."""
+    """Return the arguments of Python for a training."""
     return ["-m", "purejaxppo.train", *flags.split(), "--total_timesteps", str(steps)]
 
 
 def windows(lengths: tuple[int, ...]) -> list[harness.Row]:
-    """Measure one update with rollouts that keep windows or the series behind them."""
+    """Measure one update with rollouts that store windows or their series."""
     rows = []
     for length in lengths:
         for kept in ("windows", "series"):
@@ -107,13 +107,13 @@ def windows(lengths: tuple[int, ...]) -> list[harness.Row]:
 
 
 def peak(arguments: list[str]) -> float:
-    """Return the largest resident size of a Python process with these arguments, in MB."""
+    """Return the peak memory of a Python process with these arguments, in MB."""
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, "
         "stdout=subprocess.DEVNULL); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    # Compiling takes memory: all runs compile, and not only the first.
+    # Compilation needs memory: all runs compile, and not only the first.
     env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
     out = harness.call([sys.executable, "-c", code, sys.executable, *arguments], env=env)
     unit = 2**20 if sys.platform == "darwin" else 2**10

@@ -1,15 +1,15 @@
-"""Neuron-steps per second of the oscillator ensembles, and PPO's share of them.
+"""Neuron-steps per second of the oscillator ensembles, and the share of PPO in the time.
 
     python benchmarks/oscillator.py [--seconds 3]
     python benchmarks/oscillator.py --learn 5
 
-Env only: every core a device, zero actions, histories and rewards included. Training: the program
-of `python -m purejaxppo.train --config oscillator.yaml`. Then its parts (docs/parts.md), each alone
-on one device, per neuron-step of the rollouts that they serve. Compile time is not counted. Rows go
+Env only: each core is a device, actions are zero, histories and rewards are included. Training: the
+program of `python -m purejaxppo.train --config oscillator.yaml`. Then its parts (docs/parts.md),
+each alone on one device, per neuron-step of their rollouts. Compile time is not counted. Rows go
 to benchmarks/results/oscillator.jsonl.
 
---learn trains oscillator.yaml with the README's command for so many seeds, and keeps how far each
-agent separates 16 ensembles that it has never seen: rows of
+--learn trains so many seeds of oscillator.yaml with the command of the README, and stores how far
+each agent desynchronises 16 ensembles outside of its training, as rows of
 benchmarks/results/oscillator_learning.jsonl.
 """
 
@@ -42,7 +42,7 @@ print(json.dumps({k: [float(x.mean()), float(x.min())] for k, x in f._asdict().i
 
 
 def main() -> None:
-    """Measure the grid, then training and its parts."""
+    """Measure the grid of sizes, then training and its parts."""
     parser = harness.options(__doc__, "oscillator", rounds=5, seconds=3.0)
     parser.add_argument("--learn", type=int, default=0, help="seeds to train instead")
     args = harness.parse(parser)
@@ -67,7 +67,7 @@ def main() -> None:
 def measure(
     runs: dict[str, Run], ensembles: int, neurons: int, args: argparse.Namespace
 ) -> list[harness.Row]:
-    """Time functions in turns; return and print their rows."""
+    """Time functions in alternation, and return and print their rows."""
     rows = []
     for what, result in harness.in_turns(runs, args).items():
         speed = result.median()
@@ -78,7 +78,7 @@ def measure(
 
 
 def learn(seed: int) -> harness.Row:
-    """Train one seed with the command; return the metrics of its best agent."""
+    """Train one seed with the command, and return the metrics of its best agent."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = str(Path(folder) / "run")
         command = [sys.executable, "-m", "purejaxppo.train", "--config", "oscillator"]
@@ -154,7 +154,7 @@ def training(changes: dict[str, Any], neurons: int) -> Run:
 
 
 def parts(changes: dict[str, Any], neurons: int) -> dict[str, Run]:
-    """Return brain, inference, collector and trainer, each alone on one device."""
+    """Return environment, inference, collector and trainer, each alone on one device."""
     import jax
     import jax.numpy as jnp
 

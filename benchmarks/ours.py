@@ -1,7 +1,7 @@
 """Contenders of purejaxppo: training, rollouts alone, and the simulator in the same loop.
 
-Their sizes are one flat dict: `env` is the environment's name, the other keys are fields of the
-config's sections, `num_seeds` and `total_timesteps`.
+Their sizes are one flat dict: `env` is the name of the environment, the other keys are fields of
+sections of the config, `num_seeds` and `total_timesteps`.
 """
 
 from dataclasses import fields, replace
@@ -16,7 +16,7 @@ Sizes = dict[str, Any]
 def start(devices: int = 0, *, cache: bool = True, calls_host: bool = False) -> None:
     """Start JAX as `python -m purejaxppo.train` does: compilation cache, cores as devices.
 
-    Without the cache every program is compiled, which matters where its seconds or memory count.
+    Without the cache every program is compiled, for measurements of its compile time or memory.
     """
     import jax
 
@@ -28,7 +28,7 @@ def start(devices: int = 0, *, cache: bool = True, calls_host: bool = False) -> 
 
 
 def config_of(sizes: Sizes) -> Any:
-    """Return the Config of a run with these sizes on this machine's devices."""
+    """Return the Config of a run with these sizes on the devices of this machine."""
     import jax
 
     from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
@@ -36,7 +36,7 @@ def config_of(sizes: Sizes) -> Any:
 
     def section(kind: Any) -> Any:
         given = {f.name: sizes[f.name] for f in fields(kind) if f.name in sizes}
-        # Sizes that a worker gets as JSON have lists.
+        # Sizes read from JSON have lists.
         return kind(**{k: tuple(x) if isinstance(x, list) else x for k, x in given.items()})
 
     config = Config(
@@ -51,7 +51,7 @@ def config_of(sizes: Sizes) -> Any:
 
 
 def programs_of(config: Any) -> Any:
-    """Return what `python -m purejaxppo.train` compiles for a config, one seed or many."""
+    """Return the programs of `python -m purejaxppo.train` for a config, with one seed or many."""
     import jax
 
     from purejaxppo.runs.programs import Programs, without_hang
@@ -61,7 +61,7 @@ def programs_of(config: Any) -> Any:
 
 
 def updates_of(config: Any) -> tuple[Any, Any]:
-    """Compile a training; return (number of updates -> environment steps, its programs)."""
+    """Compile a training, and return (number of updates -> environment steps, its programs)."""
     import numpy as np
 
     programs = programs_of(config)
@@ -77,14 +77,14 @@ def updates_of(config: Any) -> tuple[Any, Any]:
 
 
 def train(sizes: Sizes, seconds: float) -> None:
-    """The same compiled programs as `python -m purejaxppo.train`."""
+    """Run the same compiled programs as `python -m purejaxppo.train`."""
     run, programs = updates_of(config_of(sizes))
     harness.rounds(run, seconds)
     programs.close()
 
 
 def rollouts(sizes: Sizes, seconds: float) -> None:
-    """Rollouts with the network's actions, stored as for an update, without updates."""
+    """Run rollouts with actions of the network, stored as for an update, without updates."""
     import jax
     import jax.numpy as jnp
 
@@ -116,7 +116,7 @@ def rollouts(sizes: Sizes, seconds: float) -> None:
 
 
 def random_actions(sizes: Sizes, seconds: float) -> None:
-    """Uniform random actions in the compiled loop, no network."""
+    """Run uniform random actions in the compiled loop, without a network."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -172,9 +172,9 @@ def draw(space: Any, n: int, key: Any, mask: Any = None) -> Any:
     """Draw uniform actions for n environments.
 
     Args:
-        space: a Dict, whose parts are drawn alone, or a Box in [-1, 1], Discrete or MultiDiscrete.
-        n: environments.
-        key: of the draw.
+        space: a Dict with separately drawn parts, a Box in [-1, 1], Discrete or MultiDiscrete.
+        n: number of environments.
+        key: random key.
         mask: allowed actions of a discrete space, of any shape; None: all.
     """
     import jax
@@ -197,7 +197,7 @@ def draw(space: Any, n: int, key: Any, mask: Any = None) -> Any:
 
 
 def pool_alone(sizes: Sizes, seconds: float) -> None:
-    """EnvPool without JAX: its synchronous step with actions drawn beforehand."""
+    """Run EnvPool without JAX: its synchronous step with prepared actions."""
     import envpool
     import numpy as np
 
@@ -217,12 +217,12 @@ def pool_alone(sizes: Sizes, seconds: float) -> None:
 
 
 def stepping(step: Any, actions: Any, n: int) -> Any:
-    """Return a function that steps a pool of n environments with all actions, count times.
+    """Return a function that steps a pool of n environments `count` times with all actions.
 
     Args:
         step: actions [N, ...] -> done [N].
         actions: [T, N, ...]
-        n: environments; the step after an end is a reset and not counted.
+        n: number of environments; the step after an end is a reset and not counted.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
-"""Contenders of others: the PPO of Stable-Baselines3, SBX and Brax.
+"""Contenders of other libraries: the PPO of Stable-Baselines3, SBX and Brax.
 
-They may run under another Python than ours; sizes are the flat dict of `ours`.
+They may run under another Python; sizes are the flat dict of `ours`.
 """
 
 import functools
@@ -14,7 +14,7 @@ Sizes = dict[str, Any]
 
 
 def sb3(sizes: Sizes, seconds: float) -> None:
-    """Stable-Baselines3 as it is, on one thread: more of them make these sizes slower."""
+    """Run unchanged Stable-Baselines3 on one thread, since more are slower at these sizes."""
     import torch
     from stable_baselines3 import PPO
 
@@ -23,7 +23,7 @@ def sb3(sizes: Sizes, seconds: float) -> None:
 
 
 def sbx(sizes: Sizes, seconds: float) -> None:
-    """SBX as it is: Stable-Baselines3's loop with networks and updates in JAX."""
+    """Run unchanged SBX: the loop of Stable-Baselines3 with networks and updates in JAX."""
     import flax.linen as nn
     from sbx import PPO
 
@@ -31,7 +31,7 @@ def sbx(sizes: Sizes, seconds: float) -> None:
 
 
 def learn(kind: Any, sizes: Sizes, seconds: float, device: str = "auto", **policy: Any) -> None:
-    """Rounds of `learn`, a rollout and its update at a time, on a DummyVecEnv."""
+    """Run rounds of `learn`, one rollout and its update at a time, on a DummyVecEnv."""
     from stable_baselines3.common.env_util import make_vec_env
 
     n, length = sizes["num_envs"], sizes["rollout_length"]
@@ -56,7 +56,7 @@ def learn(kind: Any, sizes: Sizes, seconds: float, device: str = "auto", **polic
 
 
 def brax(sizes: Sizes, seconds: float) -> None:
-    """Brax's PPO as it is; between two of its reports it waits for its turn."""
+    """Run unchanged PPO of Brax, which waits for the next round in its progress callback."""
     per_update = sizes["num_envs"] * sizes["rollout_length"]
     updates = max(1, round(seconds * 60_000 / per_update))
     reports, evals = 0, 200
@@ -82,12 +82,12 @@ def brax(sizes: Sizes, seconds: float) -> None:
 
 
 def brax_ppo(sizes: Sizes, progress: Callable[[int, dict[str, Any]], None], **given: Any) -> None:
-    """Train with Brax's own PPO at these sizes, on every device that JAX has.
+    """Train with the PPO of Brax at these sizes, on every device of JAX.
 
     Args:
-        sizes: without `hidden` the networks are Brax's default ones.
+        sizes: without `hidden` the networks are the default ones of Brax.
         progress: called with (steps, metrics) after each evaluation.
-        given: further arguments of Brax's `train`, in place of those that follow from sizes.
+        given: further arguments of the `train` of Brax, in place of those derived from sizes.
     """
     from brax import envs
     from brax.training.agents.ppo import networks, train
@@ -117,7 +117,7 @@ def brax_ppo(sizes: Sizes, progress: Callable[[int, dict[str, Any]], None], **gi
 
 
 def repair_brax() -> None:
-    """Give JAX back a function that Brax 0.14.2 still calls and JAX 0.10 removed."""
+    """Restore a function that JAX 0.10 removed and Brax 0.14.2 still calls."""
     import jax
     import jax.numpy as jnp
 

@@ -1,9 +1,9 @@
-"""PPO after PureJaxRL's plan, written plainly: one function of a key, vmapped over seeds.
+"""PPO with the structure of PureJaxRL: one function of a key, vmapped over seeds.
 
-What many seeds of purejaxppo are compared with: gymnax's own auto-reset, then a scan over rollout,
+Many seeds of purejaxppo are compared with it: the auto-reset of gymnax, then a scan over rollout,
 advantages, epochs and minibatches drawn with `jax.random.permutation`, with optax over a tree of
-parameters. From the paper (Schulman et al. 2017, https://arxiv.org/abs/1707.06347) and the details
-on which implementations agree; a time limit counts as an end, as there.
+parameters. It follows the paper (Schulman et al. 2017, https://arxiv.org/abs/1707.06347) and common
+details of implementations; a time limit counts as termination, as in PureJaxRL.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def mlp(layers: list[Any], x):
 
 
 def init_params(key, num_obs: int, num_actions: int, hidden: tuple[int, ...]) -> dict[str, Any]:
-    """Draw orthogonal weights; one key at a time, since JAX's batched QR can hang on a CPU."""
+    """Draw orthogonal weights, one key at a time, since JAX's batched QR can hang on a CPU."""
 
     def tower(key, outputs: int, gain: float) -> list[Any]:
         widths = (num_obs, *hidden, outputs)

@@ -2,8 +2,8 @@
 
     python benchmarks/processes.py [--rounds 7] [--updates 60]
 
-Brax's hopper at the sizes of hopper.yaml, by whole commands `python -m purejaxppo.train` in turns.
-Each command's speed is that of its second half, without compiling. Rows go to
+Brax's hopper at the sizes of hopper.yaml, by alternating commands `python -m purejaxppo.train`. The
+speed of a command is that of its second half, without compilation. Rows go to
 benchmarks/results/processes.jsonl.
 """
 
@@ -33,7 +33,7 @@ TOY = ["--config", "cartpole", "--env.num_envs", "16", "--ppo.rollout_length", "
 
 
 class Contender(NamedTuple):
-    """How one run is spread."""
+    """The processes and devices of one run."""
 
     about: str
     processes: int
@@ -48,7 +48,7 @@ CONTENDERS = {
 
 
 def main() -> None:
-    """Run the contenders' commands in turns."""
+    """Run the commands of the contenders in alternation."""
     parser = harness.options(__doc__, "processes", rounds=7)
     parser.add_argument("--updates", type=int, default=60, help="updates of each command")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)

@@ -1,12 +1,12 @@
-"""Speed and peak memory of many seeds trained at once, by the number of seeds.
+"""Speed and peak memory of seeds trained in one program, by the number of seeds.
 
     python benchmarks/seeds.py [--counts 1 4 16 32 64 256] [--rounds 3] [--steps 25600]
 
-CartPole, 4 environments x 128 steps per seed. Whole trainings, from fresh parameters to the last
-update: the seeds together in one program over every device; one after another, with a program that
-was compiled once; and PPO after PureJaxRL's plan (plain.py), vmapped over seeds. Each contender's
-process measures its own memory. Compiling is timed separately. Rows go to
-benchmarks/results/seeds.jsonl, the picture of them to docs/pictures/seeds.png.
+CartPole, 4 environments x 128 steps per seed. Full trainings, from initial parameters to the last
+update: all seeds in one program over every device; one after another, with a program that was
+compiled once; and PPO with the structure of PureJaxRL (plain.py), vmapped over seeds. Each process
+measures its own memory. Compilation is timed separately. Rows go to
+benchmarks/results/seeds.jsonl, the plot of them to docs/pictures/seeds.png.
 """
 
 import argparse
@@ -45,11 +45,11 @@ MOST_ALONE = 16
 
 
 def main() -> None:
-    """Compare the contenders in turns for each number of seeds."""
+    """Compare the contenders in alternation for each number of seeds."""
     parser = harness.options(__doc__, "seeds", rounds=3, seconds=1.0)
     parser.add_argument("--counts", type=int, nargs="+", help="numbers of seeds")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
-    parser.add_argument("--steps", type=int, default=25_600, help="environment steps of a seed")
+    parser.add_argument("--steps", type=int, default=25_600, help="environment steps per seed")
     parser.add_argument(
         "--picture", type=Path, default=harness.PICTURES / "seeds.png", help="file of the plot"
     )
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def default_counts() -> tuple[int, ...]:
-    """Return the numbers of seeds for JAX's device, found by a process that ends."""
+    """Return the numbers of seeds for the device of JAX, which a separate process detects."""
     code = "import jax; print(jax.default_backend())"
     device = harness.call([sys.executable, "-c", code]).split()[-1]
     return CPU_COUNTS if device == "cpu" else ACCELERATOR_COUNTS
@@ -136,7 +136,7 @@ def train_ours(sizes: dict[str, Any], count: int, *, together: bool) -> Callable
 
 
 def train_plain(sizes: dict[str, Any], count: int) -> Callable[[], int]:
-    """As `train_ours`, for plain.py: the seeds vmapped, over the devices that divide them."""
+    """Return a function as `train_ours` for plain.py: vmapped seeds over the devices."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
     from plain import make_train
@@ -165,7 +165,7 @@ def train_plain(sizes: dict[str, Any], count: int) -> Callable[[], int]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw seconds and memory over the number of seeds, of the device that was measured last."""
+    """Plot seconds and memory over the number of seeds, for the last measured device."""
     from matplotlib.figure import Figure
 
     rows = [row for row in rows if row["device"] == rows[-1]["device"]]

@@ -1,11 +1,11 @@
-"""Seconds from a command to its first update or its end, next to another version.
+"""Seconds from a command to its first update or its end, compared with another version.
 
     python benchmarks/startup.py [--before FOLDER] [--rounds 7] [--only WHAT ...]
 
-Whole commands in separate processes, in turns: each round runs every contender once. A first
-update is over when its progress is printed. A cold start has an empty cache; a warm one is the
-third or a later one. `--before` is a checkout of another version, which has its own caches.
-Rows go to benchmarks/results/startup.jsonl.
+Commands run in separate processes, in alternation: each round runs every contender once. A first
+update ends when its progress is printed. A cold start has an empty cache; a warm one is the third
+or a later one. `--before` is a checkout of another version, which has its own caches. Rows go to
+benchmarks/results/startup.jsonl.
 """
 
 import os
@@ -39,7 +39,7 @@ tracing and compiling the program of training, without caches."""
 
 
 class Measurement(NamedTuple):
-    """A command, and until when its time is taken."""
+    """A command, and the end of its measured time."""
 
     words: tuple[str, ...]
     until: str = ""
@@ -52,7 +52,7 @@ class Measurement(NamedTuple):
 HOPPER = ("train", "--config", "hopper.yaml", "--total_timesteps", "16384", "--clobber")
 CARTPOLE = ("train", "--config", "cartpole.yaml", "--clobber")
 TRAINED = ("train", "--config", "hopper.yaml", "--total_timesteps", "1_000_000")
-"""The agent that is evaluated and recorded."""
+"""The run whose agent is evaluated and recorded."""
 RUN = ("evaluate", "--run", "FOLDER/trained")
 TOY = "CartPole, toy"
 MEASUREMENTS = {
@@ -68,13 +68,13 @@ MEASUREMENTS = {
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the chosen measurements."""
     parser = harness.options(__doc__, "startup", rounds=7)
-    parser.add_argument("--before", type=Path, help="a checkout of another version")
+    parser.add_argument("--before", type=Path, help="checkout of another version")
     parser.add_argument(
         "--only", nargs="+", choices=MEASUREMENTS, metavar="WHAT", help="; ".join(MEASUREMENTS)
     )
-    parser.add_argument("--work", type=Path, help="a folder that keeps caches between calls")
+    parser.add_argument("--work", type=Path, help="folder that keeps caches between calls")
     args = parser.parse_args()
     if args.toy:
         args.rounds, args.only = 1, [TOY]
@@ -96,7 +96,7 @@ def main() -> None:
 def measure(
     measurement: Measurement, versions: dict[str, Path], work: Path, rounds: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of one command in all versions, and of its part alone, round by round."""
+    """Return the seconds of one command in all versions, and of its part alone, per round."""
     for name, package in versions.items():
         prepare(measurement, package, work / name)
     seconds: dict[str, list[float]] = {name: [] for name in versions}
@@ -113,7 +113,7 @@ def measure(
 
 
 def prepare(measurement: Measurement, package: Path, folder: Path) -> None:
-    """Train the agent that is evaluated, and start twice what is to be warm."""
+    """Train the evaluated agent, and start each command twice that is measured warm."""
     folder.mkdir(exist_ok=True)
     if measurement.words[0] == "evaluate" and not (folder / "trained" / "config.yaml").is_file():
         words = command([*TRAINED, "--run_dir", str(folder / "trained")])
@@ -147,9 +147,9 @@ def environment(package: Path, cache: Path) -> dict[str, str]:
 
 
 def run(words: list[str], env: dict[str, str], until: str = "") -> float:
-    """Return the seconds until a process prints `until`, or ends; it always runs to its end."""
+    """Return the seconds until a process prints `until` or ends; wait for its end in both cases."""
     started, seen = time.perf_counter(), 0.0
-    where = env["PYTHONPATH"] if "-m" in words else None  # -m looks in the folder it runs in
+    where = env["PYTHONPATH"] if "-m" in words else None  # -m imports from the current folder
     with subprocess.Popen(words, env=env, cwd=where, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

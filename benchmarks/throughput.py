@@ -1,14 +1,14 @@
-"""Steps per second: ours, Brax's own PPO, and the simulator under random actions.
+"""Steps per second of our PPO, of Brax's PPO, and of the simulator under random actions.
 
     python benchmarks/throughput.py [--tasks hopper64 cartpole] [--rounds 7] [--seconds 4]
     python benchmarks/throughput.py --tasks cartpole --set num_envs=1024 --contenders ours
     python benchmarks/throughput.py --contenders ours before --before ../other_checkout
     python benchmarks/throughput.py --worlds [xminigrid/MiniGrid-DoorKey-8x8 ...]
 
-Contenders run with cores asleep, the default of `keep_cores_awake`, except those with `awake` in
-their name. `--set` changes sizes of the tasks, and `--before` compares with another checkout's
-package. `--worlds` compares simulators in JAX, through our protocol and by their own auto-reset
-(worlds.py). Compile time is never counted. Rows go to benchmarks/results/throughput.jsonl.
+Contenders run without `keep_cores_awake`, except those with `awake` in their name. `--set` changes
+sizes of the tasks, and `--before` compares with the package of another checkout. `--worlds`
+compares simulators in JAX, through our protocol and by their auto-reset (worlds.py). Compile time
+is not counted. Rows go to benchmarks/results/throughput.jsonl.
 """
 
 import argparse
@@ -51,12 +51,12 @@ AWAKE = ("ours-awake", "brax-awake")
 
 
 def main() -> None:
-    """Compare the contenders of each task in turns."""
+    """Compare the contenders of each task in alternation."""
     parser = harness.options(__doc__, "throughput", rounds=7, seconds=4.0)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--set", nargs="+", default=[], metavar="SIZE=NUMBER", help="other sizes")
-    parser.add_argument("--before", type=Path, help="folder of another checkout")
+    parser.add_argument("--before", type=Path, help="another checkout")
     parser.add_argument(
         "--worlds", nargs="*", metavar="TASK", help="measure simulators with auto-resets"
     )
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace, worker: list[str]) -> None:
-    """Measure the tasks, print tables and keep the rows."""
+    """Measure the tasks, print tables and store the rows."""
     changes = {name: int(x) for name, _, x in (text.partition("=") for text in args.set)}
     suffix = "".join(f", {name} {x}" for name, x in changes.items())
     rows = []
@@ -101,7 +101,7 @@ def compare(args: argparse.Namespace, worker: list[str]) -> None:
 
 
 def takes_part(contender: str, env: str, before: Path | None) -> bool:
-    """True unless Brax lacks the task or there is no other checkout."""
+    """Return whether Brax has the task, or another checkout is given."""
     if contender == "before":
         return before is not None
     return env.startswith("brax/") or not contender.startswith("brax")

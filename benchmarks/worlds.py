@@ -1,10 +1,10 @@
-"""`throughput.py --worlds`: simulators in JAX under random actions, by our protocol and their own.
+"""`throughput.py --worlds`: simulators in JAX under random actions, by our protocol and by theirs.
 
-Both take uniform actions, allowed ones where there are masks, for all environments on one device,
-in one compiled loop in which every observation, reward and end is read. Ours draws starts once per
-rollout of LENGTH steps where a reset costs more than fetching a start, so that several episodes of
-a rollout may begin alike; the simulator's own auto-reset wrapper computes a reset at every step.
-Steps of ours that only deliver a new episode's first observation are not counted.
+Both use uniform actions, allowed ones where there are masks, for all environments on one device, in
+one compiled loop that reads every observation, reward and end. Ours draws starts once per rollout
+of LENGTH steps where a reset costs more than fetching a start, and several episodes of a rollout
+may then have the same start; the auto-reset wrapper of the simulator computes a reset at every
+step. Our reset steps, which only return the first observation of an episode, are not counted.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CONTENDERS = {"ours": "purejaxppo's protocol", "own": "the simulator's own auto-
 
 
 class Own(NamedTuple):
-    """One environment with its simulator's own auto-reset wrapper."""
+    """An environment with the auto-reset wrapper of its simulator."""
 
     reset: Callable[[Any], Any]  # key -> state
     step: Callable[[Any, Any, Any], tuple[Any, Any]]  # (key, state, action) -> (state, outputs)
@@ -41,7 +41,7 @@ class Own(NamedTuple):
 
 
 def xminigrid(name: str) -> Own:
-    """GymAutoResetWrapper: the reset is one branch of a condition, of which vmap computes both."""
+    """Use GymAutoResetWrapper: the reset is a branch of a condition, and vmap computes both."""
     import xminigrid
     from xminigrid.wrappers import GymAutoResetWrapper
 
@@ -56,7 +56,7 @@ def xminigrid(name: str) -> Own:
 
 
 def craftax(name: str) -> Own:
-    """EnvironmentAutoReset: a reset at every step, and a choice between the two."""
+    """Use EnvironmentAutoReset: a reset at every step, and a selection."""
     from craftax.craftax_env import make_craftax_env_from_name
 
     env = make_craftax_env_from_name(name, auto_reset=True)
@@ -70,7 +70,7 @@ def craftax(name: str) -> Own:
 
 
 def jumanji(name: str) -> Own:
-    """AutoResetWrapper: one branch of a condition, as XLand-MiniGrid's."""
+    """Use AutoResetWrapper: the reset is a branch of a condition, as in XLand-MiniGrid."""
     import jumanji
     from jumanji.wrappers import AutoResetWrapper
 
@@ -96,7 +96,7 @@ def jumanji(name: str) -> Own:
 
 
 def pgx(name: str) -> Own:
-    """The wrapper `auto_reset`: again a branch of a condition."""
+    """Use the wrapper `auto_reset`: the reset is a branch of a condition."""
     import pgx
     from pgx.experimental.wrappers import auto_reset
 
@@ -121,7 +121,7 @@ SHORT = {"craftax": 2}
 
 
 def compare(args: argparse.Namespace, worker: list[str]) -> None:
-    """Measure both contenders of each task in turns, and keep rows in jax_world.jsonl."""
+    """Measure both contenders of each task in alternation, and store rows in jax_world.jsonl."""
     rows = []
     for task in args.worlds or TASKS:
         if task.partition("/")[0] not in OWN:
@@ -192,7 +192,7 @@ def work(contender: str, sizes: dict[str, Any], seconds: float) -> None:
 
 
 def run_rollouts(reset, refresh, step, random_action, length, seconds) -> None:
-    """Run rollouts of `length` steps in turns."""
+    """Run consecutive rollouts of `length` steps."""
     import jax
     import jax.numpy as jnp
 

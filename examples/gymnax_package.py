@@ -1,7 +1,7 @@
-"""An environment with gymnax's interface, from this file or from any installed package.
+"""An environment with the interface of gymnax, from this file or from any installed package.
 
 It needs `reset_env`, `step_env`, `observation_space`, `action_space` and `default_params`, whose
-field `max_steps_in_episode` is the time limit. Resets are the library's, and exact.
+field `max_steps_in_episode` is the time limit. The library resets it, with exact last observations.
 
 In Python, in this folder:
 
@@ -24,16 +24,16 @@ from gymnax.environments.classic_control.cartpole import CartPole
 
 
 class Gusty(CartPole):
-    """CartPole in a wind that pushes the cart."""
+    """CartPole with wind that pushes the cart."""
 
     def step_env(self, key, state, action, params):
-        """Adds noise to the cart's velocity before each step."""
+        """Add noise to the velocity of the cart before each step."""
         key, wind = jax.random.split(key)
         state = state.replace(x_dot=state.x_dot + 0.05 * jax.random.normal(wind))
         return super().step_env(key, state, action, params)
 
 
 def heavy():
-    """(environment, parameters) with a pole five times as heavy."""
+    """Return (environment, parameters) with a pole five times as heavy."""
     env = CartPole()
     return env, env.default_params.replace(masspole=0.5)

@@ -1,7 +1,7 @@
-"""An advantage estimator of your own: one λ for the policy, and Monte Carlo targets for the critic.
+"""A custom advantage estimator: λ of the policy, and Monte Carlo targets of the critic.
 
-In Python, in this folder, by the config or, as the last resort, in place of a part of the
-algorithm:
+In Python, in this folder, by the config, or in place of a part of the algorithm where no field of
+the config fits:
 
     from own_advantage import change, decoupled
     from purejaxppo import train
@@ -20,16 +20,16 @@ from purejaxppo.agents.advantages import gae
 
 
 def decoupled(transitions, reward, predictions, hp):
-    """(advantage, target), [T, N] each; the target's λ is 1. Yuan et al. 2025, VC-PPO.
+    """Return (advantage, target), [T, N] each, with λ = 1 in the target. Yuan et al. 2025, VC-PPO.
 
     https://arxiv.org/abs/2503.01491.
 
     Args:
-        transitions: rows of a rollout [T, N]; those that are not `valid` are resets.
-        reward: scaled as configured, with the intrinsic reward, [T, N].
-        predictions: `value`, `next_value` (of the true last observation where an episode ends)
-            [T, N], and `dist_params` of the policy as it is now [T, N, P].
-        hp: the tunable numbers of the section ppo.
+        transitions: rows of a rollout [T, N]; rows that are not `valid` are resets.
+        reward: reward [T, N], scaled by the config, with the intrinsic reward.
+        predictions: `value`, `next_value` (of the last observation where an episode ends) [T, N],
+            and `dist_params` of the current policy [T, N, P].
+        hp: tunable numbers of the section ppo.
     """
     estimate = partial(
         gae,
@@ -45,5 +45,5 @@ def decoupled(transitions, reward, predictions, hp):
 
 
 def change(parts):
-    """The parts of a training, with another estimator."""
+    """Return the parts of a training with another estimator."""
     return parts._replace(advantages=decoupled)

@@ -1,4 +1,4 @@
-"""An intrinsic reward of your own: one over the square root of visits, counted by hashes.
+"""A custom intrinsic reward: one over the square root of visits, counted by hashes.
 
 Observations whose random projections have the same signs share a count (SimHash, Tang et al. 2017,
 https://arxiv.org/abs/1611.04717).
@@ -31,7 +31,7 @@ BITS = 10
 
 
 def count_bonus(config, spec):
-    """The bonus for environments of `spec`; `config` is the run's."""
+    """Return the bonus for environments of `spec`; `config` is the config of the run."""
     size = math.prod(spec.observation.shape)
     directions = jax.random.normal(jax.random.key(config.seed), (size, BITS))
     return Intrinsic(
@@ -43,19 +43,19 @@ def count_bonus(config, spec):
 
 
 def hashes(directions, obs):
-    """Observations [T, N, ...] -> int32 [T, N]."""
+    """Hash observations [T, N, ...] to int32 [T, N]."""
     bits = obs.reshape((*obs.shape[:2], -1)) @ directions > 0
     return jnp.sum(bits * 2 ** jnp.arange(BITS), -1)
 
 
 def reward(directions, counts, rows):
-    """The bonus of each step [T, N], for the observation it leads to; 0 where a row is a reset."""
+    """Return the bonus of each step [T, N], for its next observation; 0 in rows that reset."""
     visits = counts[hashes(directions, rows.next_obs)]
     return jnp.where(rows.valid, 1.0 / jnp.sqrt(visits + 1.0), 0.0)
 
 
 def update(directions, counts, rows, key, psum):
-    """(the counts after a rollout, figures); `psum` adds up over all shards of environments."""
+    """Return (the counts after a rollout, metrics); `psum` sums over all shards of environments."""
     del key
     found = hashes(directions, rows.next_obs)
     new = jnp.zeros_like(counts).at[found].add(rows.valid.astype(counts.dtype))

@@ -1,9 +1,9 @@
-"""An environment of your own: land softly, with an engine that is on or off.
+"""A custom environment: land softly, with an engine that is on or off.
 
-A task is two pure functions of its state. Resets, the time limit, and many copies side by side are
-added to it, and it trains as fast as a built-in one.
+A task has two pure functions, `reset` and `step`. The library adds automatic resets, the time limit
+and many parallel copies, and trains it as fast as a built-in task.
 
-In Python, in this folder; an object with other fields, `env=Lander(gravity=1.5)`, does as well:
+In Python, in this folder; an object with other fields, `env=Lander(gravity=1.5)`, also works:
 
     from own_environment import Lander
     from purejaxppo import train
@@ -31,22 +31,22 @@ DT = 0.1
 
 @dataclass(frozen=True)
 class Lander:
-    """Falls from a random height. Fuel costs a little, and touching down at speed v costs v²."""
+    """A fall from a random height. The reward is minus the fuel used, and minus v² on landing."""
 
     gravity: float = 1.0
     thrust: float = 2.5
     observation = Box((2,))  # height, velocity
     action = Discrete(2)  # 1: the engine is on
-    max_episode_steps = 200  # truncated there, which is not a landing
-    cheap_reset = True  # a reset costs about as little as a step
+    max_episode_steps = 200  # time limit: truncated, not terminated
+    cheap_reset = True  # a reset costs about as much as a step
 
     def reset(self, key):
-        """A random key -> (state, obs). The state is any arrays, here the observation itself."""
+        """Return (state, obs) for a random key. The state is any pytree, here the observation."""
         state = jnp.stack([jax.random.uniform(key, minval=3.0, maxval=8.0), 0.0])
         return state, state
 
     def step(self, key, state, action):
-        """(key, state, action) -> (state, TaskStep), with a gust of wind."""
+        """Return (state, TaskStep) after an action, with random wind."""
         height, velocity = state
         gust = 0.1 * jax.random.normal(key)
         velocity = velocity + DT * (self.thrust * action - self.gravity + gust)

@@ -1,7 +1,7 @@
-"""A network of your own, as a flax.linen module: observations [B, ...] -> features [B, F].
+"""A custom network as a flax.linen module: observations [B, ...] -> features [B, F].
 
-Observations come normalised; the heads for actions and values, action masks, recurrent cells and
-the export remain the library's. A field `config` gets the section `network`.
+Observations are normalised; the library provides the heads for actions and values, action masks,
+recurrent cells and the export. A field `config` gets the section `network`.
 
 In Python, in this folder:
 
@@ -10,7 +10,7 @@ In Python, in this folder:
 
     run = train("cartpole.yaml", total_timesteps=500_000, **{"network.torso": Residual})
 
-On the command line; an export needs nothing of this file any more:
+On the command line; an exported policy does not need this file:
 
     purejaxppo train --config cartpole.yaml --network.torso own_network.py:Residual
     purejaxppo train --config cartpole.yaml --network.torso own_network.py:shared --run_dir runs/net
@@ -26,13 +26,13 @@ from purejaxppo import Torso
 
 
 class Residual(nn.Module):
-    """A layer of the width `network.hidden[0]`, and a residual block for each further width."""
+    """A layer of width `network.hidden[0]`, and a residual block for each further width."""
 
     config: Any
 
     @nn.compact
     def __call__(self, obs):
-        """Observations [B, ...] -> features [B, F]."""
+        """Return features [B, F] of observations [B, ...]."""
         obs = obs.reshape((obs.shape[0], -1))
         first, *others = self.config.hidden
         x = nn.Dense(first)(obs)
@@ -43,5 +43,5 @@ class Residual(nn.Module):
 
 
 def shared(config):
-    """One network for policy and critic; `own_network.py:Residual` gives each its own."""
+    """Return one network for policy and critic; `own_network.py:Residual` makes separate ones."""
     return Torso(Residual(config))

@@ -1,4 +1,4 @@
-"""A network of your own in plain JAX: any object with `init(key, obs)` and `apply(params, obs)`.
+"""A custom network in plain JAX: any object with `init(key, obs)` and `apply(params, obs)`.
 
 In Python, in this folder:
 
@@ -17,17 +17,17 @@ import jax.numpy as jnp
 
 
 class Fourier:
-    """Sines and cosines of learned frequencies, and a layer on top.
+    """Sines and cosines of learned frequencies, and a dense layer.
 
     Li & Pathak 2021, https://arxiv.org/abs/2112.03257.
     """
 
     def __init__(self, frequencies: int = 32, width: int = 64, scale: float = 0.5):
-        """Sizes, and the deviation of the first frequencies."""
+        """Set sizes, and the standard deviation of the initial frequencies."""
         self.frequencies, self.width, self.scale = frequencies, width, scale
 
     def init(self, key, obs):
-        """Parameters, as any pytree of arrays, for observations [B, D]."""
+        """Return parameters, as any pytree of arrays, for observations [B, D]."""
         keys = jax.random.split(key)
         rows = 2 * self.frequencies
         return {
@@ -38,7 +38,7 @@ class Fourier:
         }
 
     def apply(self, params, obs):
-        """Observations [B, D] -> features [B, F]."""
+        """Return features [B, F] of observations [B, D]."""
         angle = obs @ params["frequencies"]
         waves = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
         return jnp.tanh(waves @ params["w"] + params["b"])

@@ -1,4 +1,4 @@
-"""An objective of your own: PPO with rollback, which pulls a ratio back that has left its range.
+"""A custom objective: PPO with rollback, which moves ratios outside of the clip range back.
 
 In Python, in this folder:
 
@@ -7,7 +7,7 @@ In Python, in this folder:
 
     run = train("cartpole.yaml", total_timesteps=500_000, **{"ppo.objective": rollback})
 
-On the command line; `clip_eps` is still a number that a sweep may vary in one program:
+On the command line; `clip_eps` is still tunable, and a sweep can vary it in one program:
 
     purejaxppo train --config cartpole.yaml --ppo.objective own_objective.py:rollback
     purejaxppo sweep --config cartpole.yaml --ppo.objective own_objective.py:rollback \
@@ -21,15 +21,15 @@ SLOPE = 0.3
 
 
 def rollback(log_ratio, advantage, hp):
-    """The loss of each row, -min(r A, f(r) A), to be minimised.
+    """Return the loss of each row, -min(r A, f(r) A), to be minimised.
 
-    f(r) is r from 1 - ε to 1 + ε, and falls with `SLOPE` beyond. Wang et al. 2019,
+    f(r) is r from 1 - ε to 1 + ε, and has slope `SLOPE` outside. Wang et al. 2019,
     https://arxiv.org/abs/1903.07940.
 
     Args:
-        log_ratio: log of the new policy's probability of the action over the old one's, [B].
-        advantage: normalised as configured, [B].
-        hp: the tunable numbers of the section ppo, scheduled.
+        log_ratio: log of the probability of the action by the new policy over the old one, [B].
+        advantage: advantage [B], normalised by the config.
+        hp: tunable numbers of the section ppo, after schedules.
     """
     ratio = jnp.exp(log_ratio)
     inside = jnp.clip(ratio, 1.0 - hp.clip_eps, 1.0 + hp.clip_eps)

@@ -1,7 +1,7 @@
-"""PPO in one file, for reading: the whole algorithm in plain JAX, on gymnax's CartPole.
+"""PPO in one file, for reading: the complete algorithm in plain JAX, on CartPole of gymnax.
 
-From the same parameters, rollout and minibatches it makes the advantages, losses and parameters of
-the library. It leaves out normalisation, other spaces and networks, many devices, and runs.
+With the same parameters, rollout and minibatches it has the advantages, losses and parameters of
+the library. It has no normalisation, other spaces and networks, multiple devices, or run folders.
 
 In Python, in this folder:
 
@@ -24,7 +24,7 @@ import optax
 
 
 class Config(NamedTuple):
-    """Sizes and coefficients, by the names of the literature."""
+    """Sizes and coefficients, with the names of the literature."""
 
     num_envs: int = 64
     rollout_length: int = 32
@@ -42,21 +42,21 @@ class Config(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A rollout of T steps of N environments; every array is [T, N, ...], or [B, ...] to learn."""
+    """A rollout of T steps of N environments, with arrays [T, N, ...], or [B, ...] in an update."""
 
     obs: jax.Array
     action: jax.Array
     log_prob: jax.Array
     reward: jax.Array
-    terminated: jax.Array  # the task has ended: nothing follows
-    truncated: jax.Array  # the time limit: a value would have followed
-    valid: jax.Array  # False on the row after an episode's end, which resets and steps nothing
+    terminated: jax.Array  # the task has ended: no bootstrap
+    truncated: jax.Array  # the time limit: bootstrap
+    valid: jax.Array  # False on the row after an end, which resets
     advantage: Any = ()
-    target: Any = ()  # of the value
+    target: Any = ()  # target of the value
 
 
 def init_layers(key, sizes, last_gain):
-    """Dense layers with orthogonal weights: a list of (w, b)."""
+    """Return dense layers with orthogonal weights: a list of (w, b)."""
     gains = [2**0.5] * (len(sizes) - 2) + [last_gain]
     weights = zip(jax.random.split(key, len(gains)), gains, sizes[:-1], sizes[1:], strict=True)
     initial = jax.nn.initializers.orthogonal
@@ -64,19 +64,19 @@ def init_layers(key, sizes, last_gain):
 
 
 def mlp(layers, x):
-    """Dense layers with tanh between them, [..., D] -> [..., F]."""
+    """Apply dense layers with tanh between them, [..., D] -> [..., F]."""
     for w, b in layers[:-1]:
         x = jnp.tanh(x @ w + b)
     return x @ layers[-1][0] + layers[-1][1]
 
 
 def network(params, obs):
-    """Observations [..., D] -> (log-probabilities of all actions [..., A], value [...])."""
+    """Return (log-probabilities of all actions [..., A], value [...]) of observations [..., D]."""
     return jax.nn.log_softmax(mlp(params["actor"], obs)), mlp(params["critic"], obs)[..., 0]
 
 
 def env_step(env, env_params, key, before, action):
-    """One step of one environment, or its reset where an episode has ended (next-step reset)."""
+    """Step one environment, or reset it if its episode has ended (next-step reset)."""
     state, _, done = before
     new_obs, new_state = env.reset_env(key, env_params)
     obs, state, reward, terminated, _ = env.step_env(key, state, action, env_params)
@@ -87,7 +87,7 @@ def env_step(env, env_params, key, before, action):
 
 
 def collect(config, env, env_params, params, envs, key):
-    """Steps all environments T times: (envs, `Rows`); `envs` are (state, obs [N, D], done [N])."""
+    """Step all environments T times: (envs, `Rows`), with envs = (state, obs [N, D], done [N])."""
 
     def step(envs, key):
         action_key, env_key = jax.random.split(key)
@@ -102,9 +102,9 @@ def collect(config, env, env_params, params, envs, key):
 
 
 def gae(config, rows, value, next_value):
-    """Generalised advantage estimates [T, N] and value targets; Schulman et al. 2016, eq. 16.
+    """Return generalised advantage estimates [T, N] and targets; Schulman et al. 2016, eq. 16.
 
-    Truncated steps bootstrap from their last observation, the next row's; all ends cut the trace.
+    Truncated steps bootstrap from the last observation, in the next row; all ends cut the trace.
     """
     delta = rows.reward + config.gamma * jnp.where(rows.terminated, 0.0, next_value) - value
     decay = config.gamma * config.gae_lambda * ~(rows.terminated | rows.truncated)
@@ -120,7 +120,7 @@ def gae(config, rows, value, next_value):
 
 
 def make_batch(config, params, rows, last_obs):
-    """The rows [B, ...] of a rollout that ended before `last_obs` [N, D], with advantages."""
+    """Return the rows [B, ...] of a rollout before `last_obs` [N, D], with advantages."""
     _, value = network(params, jnp.concatenate([rows.obs, last_obs[None]]))
     advantage, target = gae(config, rows, value[:-1], value[1:])
     rows = rows._replace(advantage=advantage, target=target)
@@ -128,7 +128,7 @@ def make_batch(config, params, rows, last_obs):
 
 
 def ppo_loss(params, batch, config):
-    """(L = policy + vf_coef value - ent_coef entropy, its parts) as means over valid rows."""
+    """Return (policy + vf_coef value - ent_coef entropy, its parts), means over valid rows."""
     mean = partial(jnp.mean, where=batch.valid)
     advantage = batch.advantage - mean(batch.advantage)
     advantage = advantage / (jnp.std(advantage, where=batch.valid, ddof=1) + 1e-8)
@@ -144,13 +144,13 @@ def ppo_loss(params, batch, config):
 
 
 def make_optimizer(config):
-    """Adam, of gradients whose global norm is clipped."""
+    """Return Adam with clipping of the global norm of gradients."""
     adam = optax.adam(config.learning_rate, eps=1e-5)
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam)
 
 
 def update(config, params, opt_state, batch, indices):
-    """A gradient step for each minibatch, `indices` int [E x M, B]: (params, state, losses)."""
+    """Take a gradient step per minibatch, `indices` int [E x M, B]: (params, state, losses)."""
 
     def step(carried, index):
         params, opt_state = carried
@@ -164,14 +164,14 @@ def update(config, params, opt_state, batch, indices):
 
 
 def shuffled(config, key):
-    """Indices of all minibatches of all epochs, int [E x M, B]."""
+    """Return the indices of all minibatches of all epochs, int [E x M, B]."""
     keys, size = jax.random.split(key, config.num_epochs), config.num_envs * config.rollout_length
     epochs = jax.vmap(jax.random.permutation, (0, None))(keys, size)
     return epochs.reshape((-1, size // config.num_minibatches))
 
 
 def train(config, seed):
-    """Trains: (parameters, steps of each update's rollout per episode that ended in it [U])."""
+    """Train: (parameters, steps per ended episode in the rollout of each update [U])."""
     env, env_params = gymnax.make("CartPole-v1")
     keys = jax.random.split(jax.random.key(seed), 4)
     sizes = env.observation_space(env_params).shape[0], *config.hidden

@@ -1,7 +1,7 @@
-"""A term of the loss of your own, with parameters: predict the next observation from the features.
+"""A custom auxiliary loss with parameters: predict the next observation from the features.
 
-An auxiliary task shapes the features of the policy. The term's parameters are trained, saved and
-resumed with the agent's; its mean is the column losses/predict_next.
+An auxiliary loss changes the features of the policy. Its parameters are trained, saved and resumed
+with those of the agent; its mean is the column losses/predict_next.
 
 In Python, in this folder:
 
@@ -12,7 +12,7 @@ In Python, in this folder:
     run = train("cartpole.yaml", total_timesteps=500_000, **changes)
     print(run.metrics["losses/predict_next"])
 
-On the command line; the coefficient is tunable, so that the sweep is one program:
+On the command line; the coefficient is tunable, so the sweep is one program:
 
     purejaxppo train --config cartpole.yaml --ppo.terms predict_next.py:predict_next \
         --ppo.term_coefs 0.1
@@ -31,12 +31,12 @@ WIDTH = 32
 
 
 def joined(outputs, rows):
-    """Features and actions [B, F + NUM_ACTIONS]."""
+    """Return features and actions [B, F + NUM_ACTIONS]."""
     return jnp.concatenate([outputs.features, jax.nn.one_hot(rows.action, NUM_ACTIONS)], -1)
 
 
 def init(key, outputs, rows):
-    """Parameters of a network of one hidden layer."""
+    """Return the parameters of a network with one hidden layer."""
     keys = jax.random.split(key)
     inputs, size = joined(outputs, rows).shape[-1], rows.next_obs.shape[-1]
     return {
@@ -47,7 +47,7 @@ def init(key, outputs, rows):
 
 
 def loss(params, outputs, rows):
-    """Squared error of each row [B], of the change as the network sees it (normalised)."""
+    """Return the squared error of the predicted change of normalised observations, [B]."""
     hidden = jnp.tanh(joined(outputs, rows) @ params["hidden"])
     change = hidden @ params["out"] + params["bias"]
     return jnp.mean(jnp.square(rows.obs + change - rows.next_obs), -1)

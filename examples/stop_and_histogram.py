@@ -1,9 +1,9 @@
-"""A callback of your own: stops a run at a return, and logs histograms of its parameters.
+"""A custom callback: it stops a run at a return, and logs histograms of the parameters.
 
-It runs on the host between two chunks of training and costs nothing in between. The numbers that it
-returns become columns of metrics.csv.
+It runs on the host between two chunks of training, and does not slow down the chunks. Its returned
+numbers become columns of metrics.csv.
 
-In Python, in this folder; a function of a context, `callbacks=[print]`, is called with every row:
+In Python, in this folder; a function, as in `callbacks=[print]`, gets a context for every row:
 
     from stop_and_histogram import StopAt
     from purejaxppo import train
@@ -24,18 +24,18 @@ from purejaxppo import Callback, CallbackContext
 
 
 class StopAt(Callback):
-    """Ends the run once the mean return of an evaluation has reached `enough`."""
+    """Stops the run when the mean return of an evaluation reaches `enough`."""
 
     def __init__(self, enough: float = 450.0):
-        """Sets the return to stop at."""
+        """Set the return to stop at."""
         self.enough = enough
 
     def on_evaluation(self, context: CallbackContext):
-        """Called after each evaluation, with its numbers in `context.rows`, one row per agent."""
+        """Run after each evaluation, with its numbers in `context.rows`, one row per agent."""
         returns = [row["eval/return_mean"] for row in context.rows]
         if min(returns) >= self.enough:
             context.stop(f"an evaluation reached {min(returns):.0f}")
-        # Every array of the state has a leading axis of agents; TensorBoard is that of the first.
+        # Every array of the state has a leading axis of agents; TensorBoard shows the first.
         leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(context.state.agent.params))
         for path, leaf in leaves if context.tensorboard else ():
             name = jax.tree_util.keystr(path, simple=True, separator="/")
