@@ -1,4 +1,4 @@
-"""Games of an engine as an environment: their options, the first game, and the batch of rows."""
+"""Games of an engine as an environment: options, the first game, and the batch of rows."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ def _arguments(name: str, value: Any) -> str:
     """Return command-line arguments of a game.
 
     Raises:
-        ValueError: they are not a text, or a quote is not closed.
+        ValueError: the value is not a text, or a quote is not closed.
     """
     text: str = Option("", "").read(name, value)
     try:
@@ -48,14 +48,14 @@ NOT_OPTIONS = {
 
 
 def port(default: int) -> Option:
-    """Return the option of the port that the editor connects to."""
+    """Return the option for the port that the editor connects to."""
     return Option(
         default, "Port for the editor. Games that are started get free ports.", low=1, high=65_535
     )
 
 
 class Agents(Protocol):
-    """The agents of one game, as rows of common spaces."""
+    """Agents of one game as rows with common spaces."""
 
     @property
     def observation(self) -> Space:
@@ -67,11 +67,11 @@ class Agents(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of rows of a game, A."""
+        """Number of rows of a game, A."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The agents' names, if rows observe which `agent` they are."""
+        """Names of the agents if rows observe the index `agent`."""
 
 
 G = TypeVar("G", bound=Game)
@@ -82,13 +82,13 @@ class GameEnv(HostEnv):
     """Agents of several games.
 
     Args:
-        make_games: (number of games, see `HostEnv.continue_at`) -> pool.
+        make_games: (number of games, update as in `HostEnv.continue_at`) -> pool.
         agents: of each game.
         count: number of games.
-        waiting: the first game, until a pool takes it from this list; `close` ends it.
+        started: a list with the first game, until a pool takes it; `close` ends it.
         editor: the game runs in the editor.
         absent: see `HostEnv`.
-        channels_first: images that agents observe are [C, H, W].
+        channels_first: observed images are [C, H, W].
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class GameEnv(HostEnv):
         absent: bool = False,
         channels_first: bool = False,
     ) -> None:
-        """Prepares the batch."""
+        """Store the description."""
         self._started, self._channels_first = started, channels_first
 
         def make_pool(rows: int, update: int) -> Pool:
-            if update and not editor:  # other episodes than at the beginning
+            if update and not editor:  # a continued run starts other episodes
                 close_games(started)
             return make_games(rows // agents.size, update)
 
@@ -122,29 +122,29 @@ class GameEnv(HostEnv):
         )
 
     def observation_frame(self, obs: Any) -> Any:
-        """The first image that agent 0 observes, uint8 [H, W, 3], or else its observation."""
+        """Return the first image of agent 0, uint8 [H, W, 3], or else its observation."""
         image = first_image(obs, channels_first=self._channels_first)
         return obs if image is None else image
 
     def close(self) -> None:
-        """Ends the games; programs that were compiled with them must not run again."""
+        """End the games. Programs compiled with them must not run again."""
         super().close()
         close_games(self._started)
 
 
 @dataclass
 class KnownGame:
-    """What this process knows of games that are started in one way."""
+    """Information of this process about games that are started with the same command."""
 
     agents: Any = None
-    """Of each of these games; None until one was read."""
+    """Agents of each of these games; None until a game was read."""
     editor: list[Any] = field(default_factory=list)
-    """The game in the editor, while it is connected and no environment has it: one at most."""
+    """The connected game in the editor until an environment takes it; at most one."""
 
 
 @functools.cache
 def _known_game(launch: Hashable) -> KnownGame:
-    """State of the process: it reads the agents of a game once, and an engine has one editor."""
+    """Return the shared record of a game. Its agents are read once per process."""
     del launch
     return KnownGame()
 
@@ -157,16 +157,16 @@ def read_agents(
     editor: bool,
     keep: bool,
 ) -> tuple[L, list[G]]:
-    """The agents of a game, and a list of the game that was started to read them.
+    """Return the agents of a game, and a list with the game that was started to read them.
 
-    The list is empty if they were known. It is for the environment of the caller, whose first pool
-    takes the game over. The editor's game cannot be started from here: it stays connected, in a
-    list that environments share until one has taken it.
+    The list is empty if the agents were known. The first pool of the caller's environment takes the
+    game from it. The editor's game cannot be restarted from here. It stays connected, in a list
+    that environments share until one takes it.
 
     Args:
         launch: how games are started.
-        start: starts a game, or begins to wait for the editor's.
-        describe: reads its agents.
+        start: starts a game, or begins to wait for the editor.
+        describe: reads the agents of a game.
         editor: the game runs in the editor.
         keep: return the game; False: end it, unless it is the editor's.
     """
@@ -189,10 +189,10 @@ def read_agents(
 def count_games(
     config: EnvConfig, agents: Agents, started: list[Any], num_envs: int, *, evaluation: bool
 ) -> int:
-    """The number of games that have `num_envs` rows; ends the first game if there is none.
+    """Return the number of games with `num_envs` rows. End the first game at an error.
 
     Raises:
-        ValueError: N rows are not a whole number of games.
+        ValueError: N is not a multiple of the rows of a game.
     """
     try:
         return count_worlds(config, agents.size, num_envs, evaluation=evaluation)
@@ -202,14 +202,14 @@ def count_games(
 
 
 def close_games(started: list[Any]) -> None:
-    """Ends games that no pool has taken."""
+    """End games that no pool has taken."""
     while started:
         started.pop().close()
 
 
 @contextlib.contextmanager
 def game_errors(name: str) -> Iterator[None]:
-    """Names the environment in errors of its games.
+    """Add the environment's name to errors of its games.
 
     Raises:
         SimulatorError: in place of an EngineError.

@@ -1,4 +1,4 @@
-"""Images in observations, for videos of simulators that do not draw."""
+"""Images in observations, for videos of simulators without rendering."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ RGB, RGBA = 3, 4
 
 
 def first_image(obs: Any, *, channels_first: bool = False) -> np.ndarray | None:
-    """The first image in one agent's observation, uint8 [H, W, 3]; None without any.
+    """Return the first image in one agent's observation, uint8 [H, W, 3]; None without an image.
 
     Args:
-        obs: pytree of arrays. Images are [H, W, C] in uint8 or, of 1 or 3 channels, floats from 0
-            to 1. More channels are stacked images, of which the last is taken.
-        channels_first: images are [C, H, W], and have no alpha; otherwise 4 channels are RGBA.
+        obs: pytree of arrays. Images are [H, W, C], uint8 or, with 1 or 3 channels, floats from 0
+            to 1. More channels are stacked images, of which the last is used.
+        channels_first: images are [C, H, W] without alpha; otherwise 4 channels are RGBA.
     """
     for leaf in jax.tree.leaves(obs):
         image = np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Processes of game engines: their start, logs, restarts and end. Nothing here imports JAX."""
+"""Processes of game engines: start, logs, restarts and end. This module does not import JAX."""
 
 import contextlib
 import logging
@@ -23,28 +23,28 @@ logger = logging.getLogger("purejaxppo")
 T = TypeVar("T")
 
 EDITOR = "editor"
-"""The task of game engines for a game that the user starts."""
+"""Task name for a game that the user starts in the editor."""
 LOOPBACK = "127.0.0.1"
-LARGEST_LOG = 1 << 20  # bytes; twice as many with the part before
+LARGEST_LOG = 1 << 20  # bytes; twice as much with `LOG.old`
 TAIL_LINES = 12  # of a log, in messages
 LOG_SECONDS = 0.5  # for the output of a game to reach its log
 POLL_SECONDS = 0.1  # between checks that a process is alive
 
 
 class EngineError(RuntimeError):
-    """A game ended, hangs, did not connect, or violated the protocol."""
+    """A game ended, timed out, did not connect, or violated the protocol."""
 
     def __init__(self, summary: str, log_tail: str = "") -> None:
-        """Stores one sentence, and the text after it in the message."""
+        """Store the summary, one sentence, and the text that follows it in the message."""
         super().__init__(summary + log_tail)
         self.summary = summary
 
 
 def listen(port: int = 0) -> socket.socket:
-    """A socket that listens on the loopback interface; port 0 takes a free one.
+    """Return a socket that listens on the loopback interface; port 0 selects a free port.
 
     Raises:
-        EngineError: the port is taken.
+        EngineError: the port cannot be opened.
     """
     try:
         return socket.create_server((LOOPBACK, port), reuse_port=False)
@@ -63,41 +63,41 @@ def free_port() -> int:
 
 
 class GameHandle:
-    """A game that the user started, such as the editor: it quits when its connection closes.
+    """A game that the user started, such as in the editor. It quits when its connection closes.
 
     Args:
         name: of the game, for messages.
     """
 
     def __init__(self, name: str) -> None:
-        """Stores the name."""
+        """Store the name."""
         self.name = name
 
     def alive(self) -> bool:
-        """True if the game runs, or nothing is known about it."""
+        """Return True if the game runs, or if this is unknown."""
         return True
 
     def log_tail(self) -> str:
-        """The last lines that the game printed, if they are known."""
+        """Return the last printed lines, if known."""
         return ""
 
     def describe_exit(self) -> str:
-        """Describes how the game ended."""
+        """Describe how the game ended."""
         return "closed its connection"
 
     def error(self, problem: str) -> EngineError:
-        """An error that names the game and ends with the last lines of its log."""
+        """Return an error with the game's name, the problem and the end of its log."""
         return EngineError(f"{self.name} {problem}", self.log_tail())
 
     def exit_error(self, doing: str) -> EngineError:
-        """The error of a game that has ended."""
+        """Return the error for a game that has ended."""
         return self.error(f"{self.describe_exit()} while it was supposed to {doing}")
 
     def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
-        """Calls `attempt` with a time limit in seconds until it returns something.
+        """Call `attempt` with a time limit in seconds until it returns a result other than None.
 
         Raises:
-            EngineError: the game ended, or nothing was returned within `seconds`.
+            EngineError: the game ended, or `seconds` passed without a result.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -111,29 +111,29 @@ class GameHandle:
                 raise self.error(f"did not {doing} within {seconds:g} s (env.options.timeout)")
 
     def request_exit(self) -> None:
-        """Lets a game that was started here end, without waiting for it."""
+        """Request a game that was started here to end, without waiting."""
 
     def close(self) -> None:
-        """Ends a game that was started here; a second call does nothing."""
+        """End a game that was started here. A second call does nothing."""
 
     def kill(self) -> None:
-        """Ends a game that was started here and may hang, at once."""
+        """Kill a game that was started here and may hang."""
 
 
 class GameProcess(GameHandle):
-    """A game in a process group of its own, which ends with this process, even by SIGKILL.
+    """A game in a separate process group, which ends with this process, even after SIGKILL.
 
     Args:
         name: of the game, for messages.
         command: program and arguments.
-        folder: for its log, which is kept below 2 MiB; `close` removes it and `kill` keeps it.
+        folder: for the log, which stays below 2 MiB. `close` removes the folder, `kill` keeps it.
 
     Raises:
-        EngineError: this is not Linux or macOS.
+        EngineError: the system is not Linux or macOS.
     """
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
-        """Starts the process, and does not wait for it."""
+        """Start the process without waiting for it."""
         super().__init__(name)
         if os.name != "posix":
             raise EngineError(f"{name}: games can only be started on Linux and macOS.")
@@ -145,23 +145,23 @@ class GameProcess(GameHandle):
             [*boot, *command],
             stdin=subprocess.PIPE,
             stdout=2,
-            start_new_session=True,  # so that it can be ended with its own children
+            start_new_session=True,  # a process group, to end it with its children
         )
         self._stop = weakref.finalize(self, _end, self._process)
 
     @property
     def pid(self) -> int:
-        """The number of its process group."""
+        """Return the process group id."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """True if the game runs."""
+        """Return True if the game runs."""
         return self._process.poll() is None
 
     def log_tail(self) -> str:
-        """The last lines that the game printed, indented, and the path of its log.
+        """Return the last printed lines, indented, and the path of the log.
 
-        Waits briefly if the log is empty, because another process writes it.
+        Waits briefly while the log is empty, because another process writes it.
         """
         deadline = time.monotonic() + LOG_SECONDS
         with contextlib.suppress(OSError):
@@ -174,9 +174,9 @@ class GameProcess(GameHandle):
         return ". Its log is empty."
 
     def describe_exit(self) -> str:
-        """Describes how the game ended."""
+        """Describe how the game ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)  # its connection closes a moment before it ends
+            self._process.wait(1.0)  # the connection closes shortly before the process ends
         code = self._process.poll()
         if code is None:
             return super().describe_exit()
@@ -191,20 +191,20 @@ class GameProcess(GameHandle):
         return f"ended with exit code {code}"
 
     def request_exit(self) -> None:
-        """Lets the game end, without waiting for it."""
+        """Request the game to end, without waiting."""
         _request_exit(self._process)
 
     def close(self) -> None:
-        """Ends the game and all processes that it started; a second call does nothing.
+        """End the game and all its child processes. A second call does nothing.
 
-        A game that was told to quit gets a short time to do so.
+        A game that was requested to quit has a short time to do so.
         """
         self._stop()
         if not self._killed:
             shutil.rmtree(self.log.parent, ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends a game that may hang, at once, and keeps its log."""
+        """Kill a game that may hang, and keep its log."""
         self._killed = True
         _kill(self._process)
         self._stop()
@@ -214,29 +214,29 @@ class Game(Protocol):
     """A game of a `GameGroup`."""
 
     def request_exit(self) -> None:
-        """Lets the game end, without waiting for it."""
+        """Request the game to end, without waiting."""
 
     def close(self) -> None:
-        """Ends the game; a second call does nothing."""
+        """End the game. A second call does nothing."""
 
     def kill(self) -> None:
-        """Ends a game that may hang, at once, and keeps its log."""
+        """Kill a game that may hang, and keep its log."""
 
 
 G = TypeVar("G", bound=Game)
 
 
 class GameGroup(Generic[G]):
-    """Games that step together: failed ones are started again, and all end together.
+    """Games that step together. Failed games are restarted, and all games end together.
 
     Args:
-        start: (number, seed) -> a game that is started and not waited for.
-        seed: of game 0; game i has seed + i, and games that are started again have further ones.
-        restarts: largest number of restarts of failed games, over all games.
+        start: (index, seed) -> a game that was started, without waiting for it.
+        seed: of game 0; game i has seed + i, and restarted games get new seeds.
+        restarts: maximum number of restarts of failed games, all games together.
     """
 
     def __init__(self, start: Callable[[int, int], G], seed: int, restarts: int) -> None:
-        """Starts no game yet."""
+        """Start no game yet."""
         self.games: list[G] = []
         self.restarts, self._most_restarts = 0, restarts
         self._start, self._seed = start, seed
@@ -244,19 +244,19 @@ class GameGroup(Generic[G]):
         self._stop = weakref.finalize(self, close_all, self.games)
 
     def extend(self, count: int) -> None:
-        """Starts further games, so that there are `count`."""
+        """Start games until there are `count`."""
         for number in range(len(self.games), count):
             self.games.append(self._start(number, (self._seed + number) % 2**31))
 
     def restart(self, index: int, error: EngineError) -> G:
-        """Ends a failed game and starts it again.
+        """Kill a failed game and start it again.
 
         Args:
             index: of the game.
             error: of the game.
 
         Raises:
-            EngineError: the restarts are used up.
+            EngineError: no restarts are left.
         """
         self.games[index].kill()
         if self.restarts >= self._most_restarts:
@@ -270,7 +270,7 @@ class GameGroup(Generic[G]):
         return self.games[index]
 
     def check(self) -> None:
-        """Raises the error that ended the games, or RuntimeError if they are closed."""
+        """Raise the error that ended the games, or RuntimeError if they are closed."""
         if self._failure is not None:
             raise self._failure
         if not self._stop.alive:
@@ -278,7 +278,7 @@ class GameGroup(Generic[G]):
 
     @contextlib.contextmanager
     def killed_after_error(self) -> Iterator[None]:
-        """Ends all games at any error, and keeps their logs."""
+        """Kill all games at any error, and keep their logs."""
         try:
             yield
         except BaseException as error:
@@ -289,12 +289,12 @@ class GameGroup(Generic[G]):
             raise
 
     def close(self) -> None:
-        """Ends the games; a second call does nothing."""
+        """End the games. A second call does nothing."""
         self._stop()
 
 
 def close_all(games: Sequence[Game]) -> None:
-    """Closes several games at once."""
+    """Close several games in parallel."""
     for game in games:
         game.request_exit()
     for game in games:
@@ -302,12 +302,12 @@ def close_all(games: Sequence[Game]) -> None:
 
 
 def new_folder() -> Path:
-    """A new folder for the files of a game."""
+    """Create a folder for the files of a game."""
     return Path(tempfile.mkdtemp(prefix="purejaxppo-game-"))
 
 
 def runnable(file: Path) -> str:
-    """The absolute path of a program.
+    """Return the absolute path of a program.
 
     Raises:
         MakeError: the file is not executable.
@@ -318,7 +318,7 @@ def runnable(file: Path) -> str:
 
 
 def has_display() -> bool:
-    """True if a program can open a window: always on macOS, on Linux where a server answers."""
+    """Return True if a program can open a window: always on macOS; on Linux if a server replies."""
     if sys.platform == "darwin":
         return True
     servers: list[tuple[socket.AddressFamily, Any]] = []
@@ -336,7 +336,7 @@ def has_display() -> bool:
 
 
 def _accepts_connections(family: socket.AddressFamily, address: Any) -> bool:
-    """True if a server listens at the address."""
+    """Return True if a server listens at the address."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:
@@ -347,7 +347,7 @@ def _accepts_connections(family: socket.AddressFamily, address: Any) -> bool:
 
 
 def accept(server: socket.socket, seconds: float) -> socket.socket | None:
-    """The next connection, without delay of small packets; None after `seconds` without one."""
+    """Return the next connection, without delay of small packets; None after `seconds`."""
     server.settimeout(max(seconds, 1e-3))
     try:
         connection, _ = server.accept()
@@ -358,7 +358,7 @@ def accept(server: socket.socket, seconds: float) -> socket.socket | None:
 
 
 def _request_exit(process: subprocess.Popen[bytes]) -> None:
-    """Closes the supervisor's standard input, which makes it end the group."""
+    """Close the supervisor's standard input, on which it ends the process group."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
@@ -370,7 +370,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Waits for a few seconds, then kills the remaining processes of the group."""
+    """Wait for a few seconds, then kill the remaining processes of the group."""
     _request_exit(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(supervisor.GRACE_SECONDS + 1.0)

@@ -1,10 +1,10 @@
-"""`godot/`: games made with Godot 4 that contain the plugin of Godot RL Agents.
+"""`godot/`: Godot 4 games with the plugin of Godot RL Agents.
 
-`godot/path/to/game.x86_64` is an exported game, `godot/path/to/project` a project's folder, which
-needs the editor's program, and `godot/editor` waits for a game that is started in the editor. Each
-game is a process that connects to this one, and each of its agents is a row.
+`godot/path/to/game.x86_64` is an exported game, `godot/path/to/project` a project folder, which
+needs the Godot editor, and `godot/editor` waits for a game that is started in the editor. Each game
+is a process that connects to this one, and each of its agents is a row.
 
-Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
+Reference: Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
 """
 
 import logging
@@ -48,7 +48,7 @@ SEED_STRIDE = 100_003
 
 
 def task_names() -> list[str]:
-    """The editor; games and projects are files."""
+    """Return the editor. Games and projects are paths."""
     return [EDITOR]
 
 
@@ -62,22 +62,21 @@ def make(
     render: bool = False,
     first: int = 0,
 ) -> HostEnv:
-    """`num_envs` agents of as many games as have them.
+    """Create the games for `num_envs` agents.
 
     Args:
-        name: an exported game, a project's folder, or `editor`.
-        config: its options are `OPTIONS`.
-        num_envs: N, of all agents.
-        seed: of the games' generators, with their numbers.
-        evaluation: other seeds; N is rounded up to whole games.
-        render: the game draws frames in a window; without a display, videos show observations of
+        name: an exported game, a project folder, or `editor`.
+        config: options are `OPTIONS`.
+        num_envs: N, over all agents.
+        seed: of the games' random generators.
+        evaluation: use other seeds than training; N is rounded up to whole games.
+        render: the game draws frames in a window. Without a display, videos show observations of
             the first agent.
-        first: the number that the first row has in a larger batch.
+        first: index of the first row in a larger batch.
 
     Raises:
-        ValueError: there is no such game, its spaces are not supported, or N rows are not a whole
-            number of games.
-        SimulatorError: it does not start.
+        ValueError: an unknown game, unsupported spaces, or N is not a multiple of a game's agents.
+        SimulatorError: the game does not start.
     """
     _check_limit(config)
     options = with_defaults(config.options, OPTIONS)
@@ -99,7 +98,7 @@ def make(
             keep=not (evaluation or first),
         )
     count = count_games(config, layout, started, num_envs, evaluation=evaluation)
-    if started and not evaluation:  # nobody else may take it
+    if started and not evaluation:  # reserve it for this environment
         started = [started.pop()]
 
     def make_games(count: int, update: int) -> CallbackPool[GodotGames]:
@@ -118,7 +117,7 @@ def make(
 
 
 def _has_display_for_video(name: str) -> bool:
-    """True if there is a display; otherwise warns what the video shows."""
+    """Return True if there is a display; otherwise warn about the contents of the video."""
     found = has_display()
     if not found:
         logger.warning(
@@ -139,7 +138,7 @@ def _check_limit(config: EnvConfig) -> None:
 
 
 def _launch(path: str, name: str, options: dict[str, Any]) -> GodotLaunch:
-    """Start of the game called `name`."""
+    """Return the launch settings of the game called `name`."""
     if path == EDITOR:
         return GodotLaunch((), options["timeout"], port=options["port"])
     if options["show"] and not has_display():
@@ -158,10 +157,10 @@ def _launch(path: str, name: str, options: dict[str, Any]) -> GodotLaunch:
 
 
 def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
-    """The program that runs a game, and its arguments.
+    """Return the program that runs a game, and its arguments.
 
     Raises:
-        MakeError: there is no such file, or no editor.
+        MakeError: the file or the editor does not exist.
     """
     path = path.parent if path.name == "project.godot" else path
     if (path / "project.godot").is_file():
@@ -181,7 +180,7 @@ def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
 
 
 def _editor(name: str, option: str) -> str:
-    """The program of the editor, which runs projects that were not exported."""
+    """Return the editor's program, which runs projects that were not exported."""
     program_name = option or os.environ.get("GODOT", "")
     paths = [
         shutil.which(program) for program in ((program_name,) if program_name else EDITOR_PROGRAMS)
@@ -201,10 +200,10 @@ def _editor(name: str, option: str) -> str:
 
 
 def _import(editor: str, project: Path, name: str, timeout: float) -> None:
-    """Imports a project's assets with the editor, unless this was done before.
+    """Import a project's assets with the editor, unless this was done before.
 
     Raises:
-        SimulatorError: it fails, or takes longer than `timeout`.
+        SimulatorError: the import fails or exceeds `timeout`.
     """
     if (project / ".godot").exists():
         return

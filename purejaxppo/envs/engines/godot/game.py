@@ -1,4 +1,4 @@
-"""A Godot game: its process, and the messages over its connection. Nothing here imports JAX."""
+"""A Godot game: its process and its messages. This module does not import JAX."""
 
 import contextlib
 import logging
@@ -30,20 +30,20 @@ from purejaxppo.envs.host.workers.errors import MakeError
 
 logger = logging.getLogger("purejaxppo")
 
-SEND_SECONDS = 1.0  # limit for sending the first messages, which fit into the buffer
-MAX_WIRES = 64  # connections without an answer; beyond it, the oldest is dropped
+SEND_SECONDS = 1.0  # for the first messages, which fit into the buffer
+MAX_WIRES = 64  # connections without a reply; more close the oldest
 
 
 @dataclass(frozen=True)
 class GodotLaunch:
-    """Start of games.
+    """Settings to start games.
 
     Args:
-        command: the program and its arguments, but for those of one game; (): from outside.
-        timeout: seconds to connect, and for an answer.
-        restarts: largest number of restarts of games that end, hang or send invalid messages.
-        port: to listen on; 0: a free one for each game.
-        record: games write an image of each of their frames; needs a display.
+        command: program and arguments shared by all games; (): the user starts the game.
+        timeout: time limit in seconds to connect, and of each reply.
+        restarts: maximum number of restarts of games that end, time out or send invalid messages.
+        port: to listen on; 0: a free port for each game.
+        record: games write each of their frames to a file; needs a display.
     """
 
     command: tuple[str, ...]
@@ -57,20 +57,20 @@ class GodotGame:
     """One game: its process and its connection.
 
     Args:
-        launch: how it is started.
-        number: for messages.
-        seed: of its generator.
+        launch: its settings.
+        number: index of the game, for messages.
+        seed: of its random generator.
     """
 
     def __init__(self, launch: GodotLaunch, number: int, seed: int) -> None:
-        """Starts the game, and does not wait for it."""
+        """Start the game without waiting for it."""
         self.number = number
         self._launch = launch
         self._server = listen(launch.port)
         self._wire: Wire | None = None
         self._frames: Path | None = None
         self.layout: GodotLayout | None = None
-        """Its agents; None until it has connected."""
+        """The game's agents; None until it has connected."""
         self.engine: GameHandle
         if launch.command:
             port = self._server.getsockname()[1]
@@ -86,12 +86,12 @@ class GodotGame:
             logger.warning("Press Play in Godot's editor within %g s.", launch.timeout)
 
     def connect(self) -> GodotLayout:
-        """Waits for the game, and requests its spaces; returns them at once if they are known.
+        """Wait for the game and request its spaces; return them immediately if known.
 
-        Other programs may also connect to the port: the first one that answers is the game.
+        Other programs may also connect to the port. The first one that replies is the game.
 
         Raises:
-            EngineError: it did not connect, or did not answer.
+            EngineError: the game did not connect or reply.
             MakeError: its spaces are not supported.
         """
         if self.layout is not None:
@@ -118,11 +118,11 @@ class GodotGame:
         return self.layout
 
     def _description(self, wires: list[Wire], seconds: float) -> Message | None:
-        """Returns the description that a connection has sent; None after `seconds` without one.
+        """Return the description that a connection has sent; None after `seconds` without one.
 
         Args:
-            wires: connections without an answer yet; new ones are added, and those that close or
-                send anything else are removed.
+            wires: connections without a reply yet. New ones are added. Those that close or send
+                anything else are removed.
             seconds: time limit.
         """
         sources: list[Any] = [self._server, *wires]
@@ -150,7 +150,7 @@ class GodotGame:
 
     @contextlib.contextmanager
     def _dropped_after_error(self, wires: list[Wire], wire: Wire) -> Iterator[None]:
-        """Drops a connection after a `WireError`, with a warning."""
+        """Close a connection after a `WireError`, with a warning."""
         try:
             yield
         except WireError as error:
@@ -163,7 +163,7 @@ class GodotGame:
             )
 
     def send(self, message: Message) -> None:
-        """Sends a message."""
+        """Send a message."""
         assert self._wire is not None
         try:
             self._wire.send(message, self._launch.timeout)
@@ -171,16 +171,16 @@ class GodotGame:
             raise self._game_error(error, "read a message") from None
 
     def send_actions(self, actions: list[Message]) -> None:
-        """Sends one action for each agent."""
+        """Send one action for each agent."""
         assert self._wire is not None
         assert self.layout is not None
-        assert len(actions) == self.layout.size  # the game accepts fewer, and goes on
+        assert len(actions) == self.layout.size  # the game would accept fewer without an error
         if self._wire.has_unread():
             raise self.engine.error("sent a message without a request. Send one reply per request")
         self.send({"type": "action", "action": actions})
 
     def receive_step(self, eager: float = 0.0) -> Message:
-        """The result of the actions that were sent; for `eager` seconds it is waited for awake.
+        """Return the result of the actions that were sent; busy-wait for `eager` seconds.
 
         Returns:
             A message whose `obs`, `reward`, `done` and `info` are lists with an entry per agent.
@@ -202,10 +202,10 @@ class GodotGame:
         return message
 
     def finish_reset(self) -> list[Message]:
-        """First observations, once `reset` was sent.
+        """Return first observations after `reset` was sent.
 
-        The game reads its first action one window of ticks late, and may say `done` in its answer:
-        so one action of zeros is sent, and only the observation of its answer is used.
+        The game reads its first action one action period late, and its reply may contain `done`. So
+        one action of zeros is sent, and only the observation of its reply is used.
         """
         assert self.layout is not None
         self._receive("reset", "reset")
@@ -214,9 +214,9 @@ class GodotGame:
         return obs
 
     def render_frame(self) -> np.ndarray | None:
-        """The frame that was drawn last, uint8 [H, W, 3]; None of a game that is not recorded.
+        """Return the latest frame, uint8 [H, W, 3]; None if the game is not recorded.
 
-        Frames are files, of which all earlier ones are removed.
+        Frames are files. All earlier ones are removed.
         """
         files = sorted(self._frames.glob("f*.png")) if self._frames else []
         for file in files[:-1]:
@@ -229,17 +229,17 @@ class GodotGame:
             return np.asarray(image.convert("RGB"))
 
     def close(self) -> None:
-        """Ends the connection and the game; a second call does nothing."""
+        """End the connection and the game. A second call does nothing."""
         self.request_exit()
         self.engine.close()
 
     def kill(self) -> None:
-        """Ends a game that may hang, at once, and keeps its log."""
+        """Kill a game that may hang, and keep its log."""
         self.request_exit()
         self.engine.kill()
 
     def request_exit(self) -> None:
-        """Asks the game to quit and closes the connection."""
+        """Request the game to quit, and close the connection."""
         wire, self._wire = self._wire, None
         if wire is not None:
             with contextlib.suppress(WireError):
@@ -249,7 +249,7 @@ class GodotGame:
         self.engine.request_exit()
 
     def _receive(self, kind: str, doing: str, eager: float = 0.0) -> Message:
-        """The next message, which is to be of one type."""
+        """Return the next message, which must have the type `kind`."""
         assert self._wire is not None
         try:
             message = self._wire.receive(self._launch.timeout, eager)

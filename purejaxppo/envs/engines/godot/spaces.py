@@ -1,6 +1,6 @@
-"""Spaces of a Godot game's agents: their observations as arrays, and actions as its messages.
+"""Spaces of a Godot game's agents: observations as arrays, and actions as messages.
 
-Nothing here imports JAX.
+This module does not import JAX.
 """
 
 import functools
@@ -18,10 +18,10 @@ from purejaxppo.envs.teams import Team, split_mask, split_mask_off
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of, example, leaves
 
 IMAGE = "2d"
-"""Names of observations that contain it are images."""
+"""Observations with this text in their names are images."""
 RGB, RGBA, MAX_AGENTS = 3, 4, 10_000
 VALUE_ERRORS = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
-"""Errors of code that reads values of the wrong kind."""
+"""Errors from reading values of the wrong type."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Part:
         return isinstance(self.space, Box) and self.space.dtype == "uint8" and self.name != MASK
 
     def read(self, values: list[Any]) -> np.ndarray:
-        """Several agents' values, [N, ...].
+        """Return the values of several agents, [N, ...].
 
         Raises:
-            WireError: they are not in the space.
+            WireError: a value is not in the space.
         """
         try:
             return self._array(values)
@@ -69,7 +69,7 @@ class Part:
             if not fits.all():
                 raise ValueError(f"not an integer from 0 to {self.space.n - 1}")
             return numbers.astype(np.int32)
-        numbers = np.array(values, np.float32)  # null, which NaN arrives as, becomes NaN
+        numbers = np.array(values, np.float32)  # Godot sends NaN as null, which becomes NaN
         numbers = numbers.reshape(len(values), *self.space.shape)
         if self.name != MASK:
             return numbers
@@ -79,7 +79,7 @@ class Part:
         return (allowed | ~allowed.any(axis=1, keepdims=True)).astype(np.uint8)
 
     def _image(self, value: str) -> np.ndarray:
-        """Bytes in hexadecimal, H x W x channels: [H, W, C]; alpha is dropped unless declared."""
+        """Decode hexadecimal bytes to an image [H, W, C]; drop alpha unless it is declared."""
         height, width, channels = self.space.shape  # type: ignore[union-attr]
         pixels = np.frombuffer(bytes.fromhex(value), np.uint8)
         sent = pixels.size // (height * width)
@@ -112,7 +112,7 @@ class Part:
 
 @dataclass(frozen=True)
 class GodotAgent:
-    """Spaces of one agent, its actions in the order in which the game names them."""
+    """Spaces of one agent. Actions are in the game's order."""
 
     name: str
     parts: tuple[Part, ...]
@@ -120,14 +120,14 @@ class GodotAgent:
 
     @property
     def observation(self) -> Space:
-        """Space of its observation: the part itself, if there is one."""
+        """Space of the observation. A single part is the observation itself."""
         if len(self.parts) == 1:
             return self.parts[0].space
         return Dict.of({part.name: part.space for part in self.parts})
 
     @property
     def action(self) -> Space:
-        """Space of its action: the part itself, if there is one."""
+        """Space of the action. A single part is the action itself."""
         if len(self.actions) == 1:
             return self.actions[0][1]
         return Dict.of(dict(self.actions))
@@ -136,18 +136,19 @@ class GodotAgent:
 class GodotLayout:
     """A game's agents as rows of one space.
 
-    Agents of one policy and one space are rows of that space. Where they differ, a row says which
-    `agent` it is, and spaces are padded to common ones; see `teams.Team`.
+    Agents with one policy and equal spaces are rows of that space. Otherwise a row contains the
+    index `agent`, and spaces are padded to common ones; see `teams.Team`.
 
     Args:
         agents: of the game.
+        policies: name of each agent's policy.
 
     Raises:
         MakeError: spaces that cannot be padded to common ones.
     """
 
     def __init__(self, agents: tuple[GodotAgent, ...], policies: tuple[str, ...]) -> None:
-        """Finds the common spaces."""
+        """Find the common spaces."""
         self.agents = agents
         self.policies = policies
         first = agents[0]
@@ -169,19 +170,19 @@ class GodotLayout:
 
     @property
     def size(self) -> int:
-        """The number of agents, A."""
+        """Number of agents, A."""
         return len(self.agents)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The agents' names, if rows say which agent they are."""
+        """Names of the agents if rows contain the index `agent`."""
         return self.team.agents if self.team else ()
 
     def read(self, obs: list[Message]) -> Iterator[np.ndarray]:
-        """Observations of whole games as arrays [N, ...], in the order of `leaves`.
+        """Yield observations of whole games as arrays [N, ...], in the order of `leaves`.
 
         Raises:
-            WireError: they are not in their spaces.
+            WireError: an observation is not in its space.
         """
         if self.team is None:
             yield from self._read_parts(self.agents[0].parts, obs)
@@ -192,7 +193,7 @@ class GodotLayout:
             yield np.concatenate(parts)
 
     def _padded(self, obs: list[Message]) -> list[np.ndarray]:
-        """One game's observations, padded to common spaces."""
+        """Return one game's observations, padded to common spaces."""
         assert self.team is not None
         team, observations, masks = self.team, [], []
         for agent, message in zip(self.agents, obs, strict=True):
@@ -209,7 +210,7 @@ class GodotLayout:
 
     @staticmethod
     def _read_parts(parts: tuple[Part, ...], obs: list[Message]) -> Iterator[np.ndarray]:
-        """Observations of agents of one space, part by part."""
+        """Yield observations of agents with equal spaces, part by part."""
         for part in parts:
             try:
                 values = [message[part.name] for message in obs]
@@ -220,10 +221,10 @@ class GodotLayout:
             yield part.read(values)
 
     def write(self, action: Any) -> list[Message]:
-        """Actions [N, ...] of whole games as messages; each names its parts in the game's order."""
+        """Convert actions [N, ...] of whole games to messages, in the game's order of parts."""
         parts = action if isinstance(action, dict) else {"": action}
         lists = {name: part.tolist() for name, part in parts.items()}
-        if self.team is None:  # rows are actions as they are
+        if self.team is None:  # actions need no conversion
             names = [name for name, _ in self.agents[0].actions]
             values = [lists.get(name) or lists[""] for name in names]
             return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
@@ -236,12 +237,12 @@ class GodotLayout:
         ]
 
     def _rows(self, count: int) -> Iterator[tuple[int, GodotAgent]]:
-        """(row, its agent) of so many rows."""
+        """Yield (row, its agent) for `count` rows."""
         return zip(range(count), itertools.cycle(self.agents), strict=False)
 
     @functools.cached_property
     def zero_actions(self) -> list[Message]:
-        """Actions of zeros, of one game."""
+        """Actions of zeros for one game."""
         zeros = example(self.action)
         if isinstance(zeros, dict):
             return self.write({name: np.stack([x] * self.size) for name, x in zeros.items()})
@@ -249,7 +250,7 @@ class GodotLayout:
 
 
 def _unpad(value: Any, space: Box | Discrete) -> Any:
-    """An agent's own action, of a padded one."""
+    """Return an agent's action without padding."""
     if isinstance(space, Discrete):
         return min(value, space.n - 1)
     return value[: space.shape[0]]
@@ -269,12 +270,12 @@ def _make_team(agents: tuple[GodotAgent, ...]) -> Team:
 
 
 def layout_of(info: Message) -> GodotLayout:
-    """The agents of a game, from its answer to `env_info`.
+    """Return the agents of a game, from its reply to `env_info`.
 
-    Older plugins describe one agent, and all have its spaces.
+    Older plugins describe one agent, whose spaces all agents share.
 
     Raises:
-        MakeError: the answer is not one of this protocol, or has spaces that are not supported.
+        MakeError: the reply is invalid, or has unsupported spaces.
     """
     missing = [key for key in ("observation_space", "action_space", "n_agents") if key not in info]
     if missing:
@@ -304,7 +305,7 @@ def layout_of(info: Message) -> GodotLayout:
 
 
 def _repeated(spaces: Any, key: str, count: int) -> Sequence[Mapping[str, Any]]:
-    """A space for each agent."""
+    """Return one space per agent."""
     spaces = [spaces] * count if isinstance(spaces, dict) else spaces
     good = isinstance(spaces, list) and all(isinstance(s, dict) and s for s in spaces)
     if not good or len(spaces) != count:
@@ -316,11 +317,11 @@ def _repeated(spaces: Any, key: str, count: int) -> Sequence[Mapping[str, Any]]:
 
 def _parts(spaces: Mapping[str, Any]) -> tuple[Part, ...]:
     parts = (Part(name, _observation(name, space)) for name, space in spaces.items())
-    return tuple(sorted(parts, key=lambda part: part.name))  # as the parts of a `Dict`
+    return tuple(sorted(parts, key=lambda part: part.name))  # in the order of a `Dict`
 
 
 def _observation(name: str, space: Any) -> Box | Discrete:
-    """The space of one part of an observation."""
+    """Return the space of one part of an observation."""
     kind = space.get("space") if isinstance(space, dict) else None
     size = space.get("size") if isinstance(space, dict) else None
     sizes = size if isinstance(size, list) else [size]
@@ -350,7 +351,7 @@ def _actions(spaces: Mapping[str, Any]) -> tuple[tuple[str, Box | Discrete], ...
 
 
 def _action(name: str, space: Any) -> Box | Discrete:
-    """The space of one part of an action."""
+    """Return the space of one part of an action."""
     kind, size = (space.get(key) if isinstance(space, dict) else None for key in _ACTION)
     if kind not in ("continuous", "discrete") or not _is_integer(size, 1):
         raise MakeError(
@@ -364,6 +365,6 @@ _ACTION = ("action_type", "size")
 
 
 def _is_integer(value: Any, least: int) -> TypeGuard[float]:
-    """True for a whole number; False for a bool."""
+    """Return True for a whole number; False for a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value) and value == int(value) and value >= least

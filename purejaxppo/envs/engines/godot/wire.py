@@ -1,8 +1,9 @@
-"""The connection to a Godot game: frames of JSON over a local socket. Nothing here imports JAX.
+"""The connection to a Godot game: JSON messages over a local socket.
 
-The game connects to us. A frame is a length, four bytes with the lowest first, and so many bytes of
-UTF-8. We send `handshake` (not answered), `env_info`, `reset`, `action` and `close`; the game
-answers each of the others with a message of its own.
+The game connects to this process. A message is its length in bytes, a little-endian uint32, and
+its text in UTF-8. This process sends `handshake` (without a reply), `env_info`, `reset`, `action`
+and `close`, and the game replies to each of the others with one message. This module does not
+import JAX.
 """
 
 import contextlib
@@ -16,17 +17,17 @@ from typing import Any
 from purejaxppo.envs.engines.process import EngineError
 
 LARGEST_FRAME = 1 << 26  # bytes of one message: 64 MiB, eight agents with eight megapixels each
-CHUNK = 1 << 16  # bytes; for more, Python allocates memory at each call
+CHUNK = 1 << 16  # bytes; larger ones make Python allocate memory in each call
 HANDSHAKE = {"type": "handshake", "major_version": "0", "minor_version": "7"}
 ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 DECODE = json.JSONDecoder().decode
-QUOTED_CHARACTERS = 80  # characters of a message that is quoted
+QUOTED_CHARACTERS = 80  # of a message, in errors
 
 Message = dict[str, Any]
 
 
 class WireError(EngineError):
-    """A game closed its connection, did not answer, or sent an invalid message."""
+    """A game closed its connection, did not reply, or sent an invalid message."""
 
 
 class Wire:
@@ -37,20 +38,20 @@ class Wire:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        """Stores the socket."""
+        """Store the socket."""
         self._socket = connection
-        self._received = bytearray()  # and not yet returned
+        self._received = bytearray()  # bytes that were not returned yet
         self._arrival = select.poll()
         self._arrival.register(connection, select.POLLIN)
         connection.setblocking(False)
-        # Godot sends a frame's length and its text apart: wake up for both at once.
+        # Godot sends the length and the text separately: wake up once for both.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 5)
 
     def send(self, message: Message, seconds: float) -> None:
-        """Sends a message.
+        """Send a message.
 
         Raises:
-            WireError: the game has closed its end, or does not read within `seconds`.
+            WireError: the game closed its end, or does not read within `seconds`.
         """
         data = ENCODE(message).encode()
         frame = struct.pack("<I", len(data)) + data
@@ -65,10 +66,11 @@ class Wire:
             raise WireError("") from None
 
     def receive(self, seconds: float, eager: float = 0.0) -> Message:
-        """The next message, within `seconds`; for `eager` seconds this process does not sleep.
+        """Return the next message; busy-wait for the first `eager` seconds, then sleep.
 
         Raises:
-            WireError: the game closed its end (""), did not answer, or sent an invalid message.
+            WireError: the game closed its end (""), did not reply within `seconds`, or sent an
+                invalid message.
         """
         began = time.monotonic()
         while (message := self.poll()) is None:
@@ -80,10 +82,10 @@ class Wire:
         return message
 
     def poll(self) -> Message | None:
-        """Returns the next message; None until all of it has arrived.
+        """Return the next message; None until it has arrived completely.
 
         Raises:
-            WireError: as `receive`.
+            WireError: as in `receive`.
         """
         message = self._next_message()
         if message is None and self._read_available():
@@ -91,30 +93,30 @@ class Wire:
         return message
 
     def fileno(self) -> int:
-        """The socket's file descriptor."""
+        """Return the socket's file descriptor."""
         return self._socket.fileno()
 
     def has_unread(self) -> bool:
-        """True if the game has sent more than was requested."""
+        """Return True if the game has sent more than was requested."""
         try:
             return bool(self._received) or (bool(self._arrival.poll(0)) and self._read_available())
-        except WireError:  # it has closed its end, which the next call finds
+        except WireError:  # the game closed its end, which the next call detects
             return False
 
     def close(self) -> None:
-        """Closes the socket, which makes the game quit."""
+        """Close the socket, on which the game quits."""
         self._socket.close()
 
     def _send_slowly(self, data: bytes, seconds: float) -> None:
-        """Sends what does not fit into the system's buffer."""
-        self._socket.settimeout(seconds)  # for each message, two more calls to the system
+        """Send data that does not fit into the system's buffer."""
+        self._socket.settimeout(seconds)  # two more system calls per message
         try:
             self._socket.sendall(data)
         finally:
             self._socket.setblocking(False)
 
     def _read_available(self) -> bool:
-        """Reads the bytes that have arrived; False without any."""
+        """Read the bytes that have arrived; return False without any."""
         try:
             data = self._socket.recv(CHUNK)
         except BlockingIOError:
@@ -127,7 +129,7 @@ class Wire:
         return True
 
     def _next_message(self) -> Message | None:
-        """Removes the first message from the bytes that were received; None if it is not whole."""
+        """Remove the first message from the received bytes; return None if it is incomplete."""
         if len(self._received) < 4:
             return None
         end = 4 + int.from_bytes(self._received[:4], "little")
@@ -154,6 +156,6 @@ def _message(data: bytes) -> Message:
 
 
 def quoted(data: bytes) -> str:
-    """The beginning of a message, printable."""
+    """Return the beginning of a message, with escapes."""
     text = ascii(data[:QUOTED_CHARACTERS].decode(errors="replace"))
     return text if len(data) <= QUOTED_CHARACTERS else f"{text}..."

@@ -1,7 +1,7 @@
-"""`unity/`: players that Unity ML-Agents' package is built into, and Unity's editor.
+"""`unity/`: Unity builds with the ML-Agents package, and Unity's editor.
 
-`unity/path/to/Player` is an executable, of which as many are started as `env.num_envs` has rows
-for; `unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
+`unity/path/to/build` is an executable; as many games are started as `env.num_envs` needs.
+`unity/editor` waits until Play is pressed. Rows are slots of agents: see `world`.
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ SLOTS, PARAMETERS = "max_agents.", "parameters."
 
 
 def task_names() -> list[str]:
-    """The editor; any path of a player works, too."""
+    """Return the editor. Paths of builds also work."""
     return [EDITOR]
 
 
@@ -76,21 +76,21 @@ def make(
     render: bool = False,
     first: int = 0,
 ) -> HostEnv:
-    """`num_envs` rows of players.
+    """Create `num_envs` rows of Unity games.
 
     Args:
-        name: the path of a player's executable, or `editor`.
-        config: its options are `OPTIONS`; `randomize` and `curriculum` vary parameters.
-        num_envs: N, of all slots; rounded up to whole players in an evaluation.
-        seed: of the players' generators.
-        evaluation: other streams of these generators.
-        render: ignored: builds draw in their own windows, and videos show what agents observe.
-        first: the number that the first row has in a larger batch.
+        name: path of a Unity build's executable, or `editor`.
+        config: options are `OPTIONS`; `randomize` and `curriculum` vary environment parameters.
+        num_envs: N, all slots; rounded up to whole games in an evaluation.
+        seed: of the games' random generators.
+        evaluation: use other random streams than training.
+        render: ignored: games draw in their own windows, and videos show what agents observe.
+        first: index of the first row in a larger batch.
 
     Raises:
-        ValueError: a bad option, behaviours whose spaces cannot be padded to one, or N rows are not
-            a whole number of players.
-        SimulatorError: the player does not start, or is not a player of ML-Agents.
+        ValueError: an invalid option, behaviours whose spaces cannot be padded to one, or N is not
+            a multiple of the rows of a game.
+        SimulatorError: the game does not start, or does not use ML-Agents.
     """
     del render
     if config.max_episode_steps:
@@ -119,7 +119,7 @@ def make(
             f"env.num_envs = {config.num_envs} needs {count} games, but the editor runs only one. "
             f"Use env.num_envs = {config.num_envs // count}."
         )
-    if started and not evaluation:  # nobody else may take it
+    if started and not evaluation:  # reserve it for this environment
         started = [started.pop()]
     return UnityEnv(
         launch,
@@ -134,17 +134,17 @@ def make(
 
 
 class UnityEnv(GameEnv):
-    """Slots of several players.
+    """Slots of several Unity games.
 
     Args:
-        player: of each of them.
-        layout: of its slots.
-        count: number of players.
-        waiting: see `GameEnv`.
-        seed: of their generators.
-        first: the number of the first player in a larger batch.
+        launch: how each game is started.
+        layout: of the slots of a game.
+        count: number of games.
+        started: see `GameEnv`.
+        seed: of the games' random generators.
+        first: index of the first game in a larger batch.
         restarts: see `UnityGames`.
-        values: a curriculum, progress [] -> values of parameters; None: they do not change.
+        values: a curriculum, progress [] -> values of parameters; None: they are constant.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class UnityEnv(GameEnv):
         restarts: int,
         values: Callable[[Scalar], ParameterValues] | None = None,
     ) -> None:
-        """Prepares the batch; players are started when a program is traced."""
+        """Store the description. Games are started when a program is traced."""
 
         def make_games(count: int, update: int) -> CallbackPool[UnityGames]:
             first_seed = _seed_after(seed, update) + first
@@ -185,7 +185,7 @@ class UnityEnv(GameEnv):
         self._setters: dict[int, Callable[[Token, Array], Token]] = {}
 
     def begin_rollout(self, state: HostState, key: Key, progress: Scalar) -> HostState:
-        """Sends the players, with their next actions, the parameters at `progress`."""
+        """Send the parameters at `progress` to the games with their next actions."""
         del key
         if self._curriculum is None:
             return state
@@ -197,7 +197,7 @@ class UnityEnv(GameEnv):
     def _parameter_setter(
         self, num_envs: int, names: tuple[str, ...]
     ) -> Callable[[Token, Array], Token]:
-        """(token, values) -> token of a pool of `num_envs`; under vmap one call for all seeds."""
+        """Return (token, values) -> token for `num_envs` rows; under vmap it makes one call."""
         if num_envs in self._setters:
             return self._setters[num_envs]
 
@@ -223,47 +223,47 @@ class UnityEnv(GameEnv):
         return set_parameters
 
     def _games_of(self, num_envs: int) -> CallbackPool[UnityGames]:
-        """The pool of `num_envs` rows."""
+        """Return the pool of `num_envs` rows."""
         return cast("CallbackPool[UnityGames]", self.pool(num_envs))
 
     def continue_at(self, update: int, progress: float) -> None:
-        """See `HostEnv`: the players' first episodes have the parameters at `progress`, too."""
+        """See `HostEnv`. The first episodes also use the parameters at `progress`."""
         super().continue_at(update, progress)
         if self._curriculum is not None:
             self._current_values = _floats(self._curriculum, progress)
 
     @property
     def games(self) -> list[UnityGame]:
-        """The players that were started."""
+        """Return the games that were started."""
         return [player for n in self._pools for player in self._games_of(n).envs.games]
 
     def close(self) -> None:
-        """Ends the players; programs that were compiled with them must not run again."""
+        """End the games. Programs compiled with them must not run again."""
         super().close()
         self._setters = {}
 
 
 def _seed_after(seed: int, update: int) -> int:
-    """The first player's seed in a run that continues after `update` updates."""
+    """Return the first game's seed in a run that continues after `update` updates."""
     return seed_at(seed, update) * SEED_STRIDE % 2**30
 
 
 def _varied(
     config: EnvConfig, parameter_options: dict[str, Parameter], start: dict[str, float]
 ) -> dict[str, Parameter]:
-    """Parameters with the draws and the curriculum of a config; see `parameters.varied`."""
+    """Add the config's randomisation and curriculum to parameters; see `parameters.varied`."""
     return parameters.varied(parameter_options, config.randomize, parameters.finite(start))
 
 
 def _floats(values: Callable[[Scalar], ParameterValues], progress: float) -> dict[str, float]:
-    """A curriculum's values at a progress, outside of any program."""
+    """Return a curriculum's values at a progress, outside of a compiled program."""
     return {name: float(x) for name, x in values(progress).items()}
 
 
 def _launch(
     name: str, options: dict[str, Any], parameter_values: dict[str, Parameter]
 ) -> UnityLaunch:
-    """A player with its options."""
+    """Return the launch settings of a game."""
     settings = (
         channels.engine(channels.RESOLUTION, options["width"], options["height"]),
         channels.engine(channels.QUALITY, options["quality_level"]),
@@ -287,7 +287,7 @@ def _launch(
 def split_options(
     config: EnvConfig,
 ) -> tuple[dict[str, Any], dict[str, int], dict[str, Parameter]]:
-    """(`OPTIONS`, slots by behaviour with "" for all others, parameters)."""
+    """Return (`OPTIONS`, slots by behaviour with "" for all others, parameters)."""
     options = with_defaults(config.options, OPTIONS)
     slots: dict[str, int] = {"": options["max_agents"]}
     parameter_options: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Behaviours of a player: their sensors and actions, and the rows that their agents have.
+"""Behaviours of a Unity game: sensors, actions, and the rows of their agents.
 
-A row of the batch is a slot. Every behaviour has a fixed number of them, one after the other, and
-an agent keeps its slot until its episode ends. Nothing here imports JAX.
+A row of the batch is a slot. Every behaviour has a fixed number of consecutive slots. An agent
+keeps its slot until its episode ends. This module does not import JAX.
 """
 
 import functools
@@ -30,7 +30,7 @@ from purejaxppo.spaces import (
 
 @dataclass(frozen=True)
 class Sensor:
-    """A sensor of an agent: an array of floats, or an image that comes as PNGs."""
+    """A sensor of an agent: an array of floats, or an image that is sent as PNGs."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,14 +38,14 @@ class Sensor:
 
     @property
     def space(self) -> Box:
-        """Space of what it observes; of PNGs uint8 [C, H, W]."""
+        """Space of the observation; uint8 [C, H, W] for PNGs."""
         return Box(self.shape, 0.0, 255.0, "uint8") if self.png else Box(self.shape)
 
     def read(self, observation: Message) -> np.ndarray:
-        """Observation in its space.
+        """Return the observation in its space.
 
         Raises:
-            ProtocolError: it is of another shape or kind than the first time.
+            ProtocolError: the shape or kind differs from the first observation.
         """
         shape, png = tuple(observation.shape), observation.compression_type == PNG
         if shape != self.shape or png != self.png:
@@ -74,7 +74,7 @@ class Sensor:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """A behaviour, by its full name, such as `Crawler?team=0`."""
+    """A behaviour with its full name, such as `Crawler?team=0`."""
 
     name: str
     sensors: tuple[Sensor, ...]
@@ -85,14 +85,14 @@ class Behaviour:
 
     @classmethod
     def of(cls, brain: Message, info: Message) -> "Behaviour":
-        """From a player's BrainParameters and the behaviour's first AgentInfo.
+        """Create a behaviour from a game's BrainParameters and the first AgentInfo.
 
         Raises:
-            ProtocolError: it has no sensors or no actions.
+            ProtocolError: the behaviour has no sensors or no actions.
         """
         spec = brain.action_spec
         continuous, branches = spec.num_continuous_actions, tuple(spec.discrete_branch_sizes)
-        if not continuous and not spec.num_discrete_actions:  # of an older package
+        if not continuous and not spec.num_discrete_actions:  # older package
             sizes = tuple(brain.vector_action_size_deprecated)
             is_continuous = brain.vector_action_space_type_deprecated == 1
             continuous, branches = (sum(sizes), ()) if is_continuous else (0, sizes)
@@ -124,14 +124,14 @@ class Behaviour:
 
     @property
     def observation(self) -> Space:
-        """The space of its one sensor, or a `Dict` of several by name."""
+        """Space of the only sensor, or a `Dict` of several sensors by name."""
         if len(self.sensors) == 1:
             return self.sensors[0].space
         return Dict.of({sensor.name: sensor.space for sensor in self.sensors})
 
     @property
     def action(self) -> Space:
-        """A `Box` in [-1, 1], a choice or several, or a `Dict` of both."""
+        """A `Box` in [-1, 1], one or several discrete choices, or a `Dict` of both."""
         box = Box((self.continuous,), -1.0, 1.0)
         single = len(self.branches) == 1
         choice = Discrete(self.branches[0]) if single else MultiDiscrete(self.branches)
@@ -140,10 +140,10 @@ class Behaviour:
         return Dict.of({"continuous": box, "discrete": choice}) if self.continuous else choice
 
     def read(self, info: Message) -> list[np.ndarray]:
-        """An agent's observation, as arrays in the order of the space's leaves.
+        """Return an agent's observation as arrays in the order of the space's leaves.
 
         Raises:
-            ProtocolError: it is of other shapes than the first agent's.
+            ProtocolError: the shapes differ from the first agent's.
         """
         if len(info.observations) != len(self.sensors):
             raise ProtocolError(
@@ -157,10 +157,10 @@ class Behaviour:
         return [by_name[name] for name in sorted(by_name)]
 
     def allowed(self, info: Message) -> np.ndarray:
-        """An agent's mask, 1 = allowed, uint8 [sum of branches]; on the wire True forbids.
+        """Return an agent's mask, 1 = allowed, uint8 [sum of branches]; True forbids in messages.
 
         Raises:
-            ProtocolError: it has another length.
+            ProtocolError: the mask has another length.
         """
         forbidden = np.array(info.action_mask, bool)
         if not forbidden.size:
@@ -173,19 +173,19 @@ class Behaviour:
         return (~forbidden).astype(np.uint8)
 
     def act(self, action: Any) -> Message:
-        """An AgentAction from a row's action, padded or not; continuous ones clipped to ±1."""
+        """Convert a row's action, padded or not, to an AgentAction, clipped to ±1."""
         if isinstance(action, dict):
             continuous, discrete = action["continuous"], action["discrete"]
         else:
             continuous = discrete = action
         clipped = np.clip(np.ravel(continuous)[: self.continuous], -1.0, 1.0)
         choice = np.ravel(discrete)[: len(self.branches)].astype(int)
-        if self.branches:  # beyond its own choices: the last
+        if self.branches:  # padded choices become the last one
             choice = np.clip(choice, 0, np.array(self.branches) - 1)
         return agent_action(clipped, choice)
 
     def idle(self, info: Message) -> Message:
-        """The action of an agent without a policy: zeros, and each branch's first allowed choice.
+        """Return an idle action: zeros, and the first allowed choice of each branch.
 
         A game may be unable to execute choices that the agent's mask forbids.
         """
@@ -196,10 +196,10 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class UnityLayout:
-    """The rows of one player: each behaviour's slots, one behaviour after the other.
+    """The rows of one game: the slots of each behaviour, one behaviour after the other.
 
-    With several behaviours an observation is a `Dict` with `agent`, the behaviour's number, and
-    `obs`, padded to the largest as the agents of any world are (`envs.teams`).
+    With several behaviours, an observation is a `Dict` with `agent`, the index of the behaviour,
+    and `obs`, padded to the largest observation (see `envs.teams`).
 
     Raises:
         ValueError: behaviours differ in more than the lengths of vectors.
@@ -209,33 +209,33 @@ class UnityLayout:
     capacities: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Checks that there are common spaces for all behaviours."""
+        """Check that all behaviours have common spaces."""
         _ = self.observation, self.action
 
     @property
     def size(self) -> int:
-        """The number of slots, S."""
+        """Number of slots, S."""
         return sum(self.capacities)
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The behaviours' names."""
+        """Names of the behaviours."""
         return tuple(behaviour.name for behaviour in self.behaviours)
 
     @functools.cached_property
     def by_name(self) -> dict[str, Behaviour]:
-        """The behaviours by name."""
+        """Behaviours by name."""
         return dict(zip(self.names, self.behaviours, strict=True))
 
     def slots(self, name: str) -> range:
-        """A behaviour's slots."""
+        """Return a behaviour's slots."""
         index = self.names.index(name)
         start = sum(self.capacities[:index])
         return range(start, start + self.capacities[index])
 
     @functools.cached_property
     def parts(self) -> dict[str, Space]:
-        """The parts of a row's observation; one that is alone is the observation itself."""
+        """Parts of a row's observation. A single part is the observation itself."""
         observation = common([b.observation for b in self.behaviours], self.names, "observation")
         parts: dict[str, Space] = {"obs": observation}
         if len(self.behaviours) > 1:
@@ -261,11 +261,11 @@ class ObsRows:
 
     Args:
         layout: of the slots.
-        parts: the arrays of the row's observation space, in the order of its leaves.
+        parts: arrays of the row's observation space, in the order of its leaves.
     """
 
     def __init__(self, layout: UnityLayout, parts: Sequence[np.ndarray]) -> None:
-        """Finds the arrays of each part, and writes those that never change."""
+        """Find the arrays of each part, and write the constant ones."""
         self.layout = layout
         self.parts = parts
         space = layout.observation
@@ -281,11 +281,11 @@ class ObsRows:
                 arrays["agent",][list(layout.slots(name))] = number
 
     def write(self, slot: int, behaviour: Behaviour, info: Message) -> None:
-        """Writes what an agent observes, and what it may do."""
+        """Write an agent's observation and action mask."""
         for target, values in zip(self._obs, behaviour.read(info), strict=True):
             if target.shape[1:] == values.shape:
                 target[slot] = values
-            else:  # a vector, padded to the longest
+            else:  # a vector: pad it to the longest
                 target[slot] = 0
                 target[slot, : len(values)] = values
         for target in self._masks:
@@ -294,25 +294,25 @@ class ObsRows:
             target[slot, : len(allowed)] = allowed
 
     def clear(self, slot: int) -> None:
-        """Writes zeros, and that everything is allowed."""
+        """Write zeros and a mask that allows everything."""
         for target in self._obs:
             target[slot] = 0
         for target in self._masks:
             target[slot] = 1
 
     def diverged_value(self, slot: int, reward: float) -> str:
-        """The first value of a slot that diverged; see `divergence.diverged_value`."""
+        """Return the first value of a slot that diverged; see `spaces.diverged_value`."""
         obs = [((), part[slot]) for part in self._obs]
         return diverged_value(np.asarray(reward), obs)
 
     def bounded(self, slot: int, largest: float) -> bool:
-        """True if a slot's floats are neither NaN nor beyond ±largest."""
+        """Return True if a slot's floats are not NaN and within ±largest."""
         floats = [part[slot] for part in self._obs if part.dtype == np.float32]
         return all(bool((np.abs(part) <= largest).all()) for part in floats)
 
 
 def rows_of(action: Any, space: Space, count: int) -> list[Any]:
-    """A batch of actions [count, ...] as one action per row."""
+    """Split a batch of actions [count, ...] into one action per row."""
     if isinstance(space, Dict):
         parts = list(arrays_of(space, action))
         names = [name for name, _ in space.spaces]

@@ -1,7 +1,7 @@
-"""Side channels: settings sent with actions, and messages of a player that are not about agents.
+"""Side channels: settings sent with actions, and messages of a game that do not concern agents.
 
-A side channel's bytes are messages one after the other: a 16-byte id (a UUID in `bytes_le`), the
-payload's length as a little-endian int32, the payload. Nothing here imports JAX.
+A side channel's data are consecutive messages: a 16-byte id (a UUID in `bytes_le`), the length of
+the payload as a little-endian int32, and the payload. This module does not import JAX.
 """
 
 import struct
@@ -17,51 +17,51 @@ ENGINE = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
 """Environment parameters."""
 STATS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
-"""Statistics that a player records."""
+"""Statistics that a game records."""
 RESOLUTION, QUALITY, TIME_SCALE, TARGET_FPS, CAPTURE_FPS = range(5)
 """Kinds of engine configuration."""
 
 
 class SideChannel(Protocol):
-    """A side channel of a user's own; each player has an object of its own."""
+    """A custom side channel. Each game has a separate object."""
 
     id: str
-    """Its UUID, as in the player's code."""
+    """UUID of the channel, as in the game's code."""
 
     def receive(self, payload: bytes) -> None:
-        """Called for each message of the player to this channel."""
+        """Handle one message of the game to this channel."""
         ...
 
     def send(self) -> Iterable[bytes]:
-        """Payloads to send with the next actions."""
+        """Return payloads to send with the next actions."""
         ...
 
 
 @dataclass
 class Statistic:
-    """A statistic that a player has recorded, since it was looked at last."""
+    """A statistic that a game has recorded since it was last read."""
 
     aggregation: int
-    """0: an average, 1: the most recent value, 2: a sum, 3: a histogram."""
+    """0: mean, 1: most recent value, 2: sum, 3: histogram."""
     count: int = 0
     total: float = 0.0
     last: float = 0.0
 
     def add(self, value: float) -> None:
-        """One more value."""
+        """Add a value."""
         self.count, self.total, self.last = self.count + 1, self.total + value, value
 
 
 def pack(channel: uuid.UUID, payload: bytes) -> bytes:
-    """One message of a channel."""
+    """Return one message of a channel."""
     return channel.bytes_le + struct.pack("<i", len(payload)) + payload
 
 
 def unpack(data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
-    """The messages in a side channel's bytes.
+    """Yield the messages in a side channel's data.
 
     Raises:
-        ProtocolError: a message is cut off.
+        ProtocolError: a message is truncated.
     """
     position = 0
     while position < len(data):
@@ -76,23 +76,22 @@ def unpack(data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
 
 
 def engine(kind: int, *values: float) -> bytes:
-    """An engine configuration: int32 kind, then its values, int32 or, of TIME_SCALE, float32."""
+    """Return an engine setting: int32 kind, then its values, int32 or, for TIME_SCALE, float32."""
     form = "f" if kind == TIME_SCALE else "i" * len(values)
     return pack(ENGINE, struct.pack(f"<i{form}", kind, *values))
 
 
 def parameter(name: str, value: float) -> bytes:
-    """An environment parameter: its name, int32 0 for a number, float32."""
+    """Return a constant environment parameter: name, int32 0, float32."""
     return pack(PARAMETERS, _text(name) + struct.pack("<if", 0, value))
 
 
 def sampler(name: str, kind: int, numbers: Sequence[float], seed: int) -> bytes:
-    """An environment parameter that Unity draws: its name, int32 1, the seed, the kind, 2 float32.
+    """Return a random environment parameter: name, int32 1, seed, kind, two float32.
 
     Args:
         name: of the parameter.
-        kind: 0: uniform, from the least to the largest number; 1: Gaussian, of a mean and a
-            standard deviation.
+        kind: 0: uniform between two numbers; 1: Gaussian with mean and standard deviation.
         numbers: two.
         seed: of the draws, int32.
     """
@@ -100,10 +99,10 @@ def sampler(name: str, kind: int, numbers: Sequence[float], seed: int) -> bytes:
 
 
 def stat(payload: bytes) -> tuple[str, float, int]:
-    """A statistic's (name, value, aggregation).
+    """Return a statistic's (name, value, aggregation).
 
     Raises:
-        ProtocolError: the payload is none.
+        ProtocolError: the payload is invalid.
     """
     try:
         (length,) = struct.unpack_from("<i", payload)
@@ -114,6 +113,6 @@ def stat(payload: bytes) -> tuple[str, float, int]:
 
 
 def _text(text: str) -> bytes:
-    """A string: int32 length, then ASCII."""
+    """Encode a string: int32 length, then ASCII."""
     data = text.encode("ascii")
     return struct.pack("<i", len(data)) + data

@@ -1,4 +1,4 @@
-"""PNG observations as arrays. Nothing here imports JAX."""
+"""PNG observations as arrays. This module does not import JAX."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -11,17 +11,18 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def decode(data: bytes, channels: int, mapping: Sequence[int] = ()) -> np.ndarray:
-    """One or several PNGs, one after the other, as uint8 [C, H, W].
+    """Decode one or several concatenated PNGs to uint8 [C, H, W].
 
     Args:
-        data: PNGs of one size, with three channels each.
+        data: PNGs of one size with three channels each.
         channels: C.
-        mapping: the i-th of the PNGs' channels belongs to channel mapping[i] of the observation,
-            which is the mean of all that belong to it; to none if that is -1. Without a mapping
-            one channel is the mean of the first PNG's, several are the PNGs' first ones.
+        mapping: channel i of the PNGs belongs to channel mapping[i] of the observation, or to none
+            if this is -1. A channel of the observation is the mean of its PNG channels. Without a
+            mapping, a single channel is the mean of the first PNG, and several channels are the
+            first ones of the PNGs.
 
     Raises:
-        ProtocolError: it is no PNG, or has too few channels.
+        ProtocolError: the data are not PNGs, or have too few channels.
     """
     try:
         pixels = np.concatenate([_pixels(png) for png in split(data)], axis=0)
@@ -40,10 +41,10 @@ def decode(data: bytes, channels: int, mapping: Sequence[int] = ()) -> np.ndarra
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """The PNGs in a string of bytes.
+    """Yield the PNGs in a string of bytes.
 
     Raises:
-        ProtocolError: it has other bytes, or one breaks off.
+        ProtocolError: the data contain other bytes, or a PNG is truncated.
     """
     start = 0
     while start < len(data) or not data:
@@ -63,7 +64,7 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def _pixels(png: bytes) -> np.ndarray:
-    """One PNG, uint8 [3, H, W]."""
+    """Decode one PNG to uint8 [3, H, W]."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
@@ -71,7 +72,7 @@ def _pixels(png: bytes) -> np.ndarray:
 
 
 def _mapped(pixels: np.ndarray, channels: int, mapping: Sequence[int]) -> np.ndarray:
-    """The channels that a mapping makes of those of the PNGs."""
+    """Return the channels that a mapping makes of those of the PNGs."""
     targets = np.asarray(mapping)
     wanted = set(range(channels))
     if len(targets) != len(pixels) or not wanted <= set(mapping) <= wanted | {-1}:
@@ -83,5 +84,5 @@ def _mapped(pixels: np.ndarray, channels: int, mapping: Sequence[int]) -> np.nda
 
 
 def _mean(pixels: np.ndarray) -> np.ndarray:
-    """The mean of channels [n, H, W], rounded to the nearest whole number."""
+    """Return the mean of channels [n, H, W], rounded to the nearest integer."""
     return np.rint(pixels.mean(axis=0)).astype(np.uint8)

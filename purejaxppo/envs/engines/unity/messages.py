@@ -1,9 +1,8 @@
 """Messages of Unity ML-Agents' communicator, protocol 1.5, as protobuf classes.
 
-The descriptors are built here, from a table of the fields that we read or write, so that there are
-no generated files. A field that is not in the table is skipped when a message is read.
-
-Nothing here imports JAX.
+The descriptors are built from a table of the fields that this package uses, which avoids generated
+files. Fields that are not in the table are skipped when a message is read. This module does not
+import JAX.
 """
 
 import functools
@@ -15,13 +14,13 @@ from google.protobuf.message import DecodeError
 
 PACKAGE = "communicator_objects"
 PROTOCOL = "1.5.0"
-"""The protocol's version; a player's has the same major version."""
+"""Version of the protocol. A game must have the same major version."""
 OK, QUIT_STATUS = 200, 400
-"""The status in a message's header."""
+"""Status in a message's header."""
 STEP, RESET, QUIT = 0, 1, 2
-"""A command to the player."""
+"""Commands to the game."""
 PNG = 1
-"""An observation's compression type, if it is not 0."""
+"""Compression type of an observation; 0 is uncompressed."""
 
 MESSAGES = {
     "Header": "int32 status 1, string message 2",
@@ -69,26 +68,26 @@ MESSAGES = {
     ),
     "FloatData": "float* data 1",
 }
-"""Each message's fields: type, name and number; `*` repeats one, `%` is a map from strings.
+"""Fields of each message: type, name and number; `*` is repeated, `%` a map from strings.
 
-Enums are written as int32, and the two forms of an observation's data as two fields: on the wire
-these are the same.
+Enums are written as int32, and the two forms of an observation's data as two fields: the encoding
+is the same.
 """
 
 Message = Any
-"""A protobuf message; its classes are made when this is imported."""
+"""A protobuf message. Its classes are created when this module is imported."""
 
 
 class ProtocolError(Exception):
-    """A player sent a message that violates the protocol; one sentence."""
+    """A game sent a message that violates the protocol."""
 
 
 class SlotsError(ProtocolError):
-    """A player has agents without slots, which starting it again would not change."""
+    """A game has agents without slots, which a restart would not change."""
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
-    """The table as a .proto file's descriptor."""
+    """Return the table as the descriptor of a .proto file."""
     file = descriptor_pb2.FileDescriptorProto(
         name="purejaxppo/unity.proto", package=PACKAGE, syntax="proto3"
     )
@@ -101,7 +100,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
 
 
 def _add_field(message: Any, kind: str, name: str, number: int) -> None:
-    """Adds a field of a type of the table."""
+    """Add a field with a type of the table."""
     plain = kind.rstrip("*%")
     field = message.field.add(name=name, number=number)
     field.label = field.LABEL_REPEATED if kind != plain else field.LABEL_OPTIONAL
@@ -118,14 +117,14 @@ def _add_field(message: Any, kind: str, name: str, number: int) -> None:
 
 
 def _camel(name: str) -> str:
-    """A field's name as protobuf writes it in the name of a map's entry."""
+    """Return a field's name as protobuf writes it in the name of a map's entry."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
 @functools.cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    """A pool of our own: the default one may hold the same names from another package."""
+    """Return a separate pool: the default one may hold the same names from another package."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(_file())
     return pool
@@ -133,7 +132,7 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def kind(name: str) -> Any:
-    """The class of a message of the table."""
+    """Return the class of a message of the table."""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
@@ -141,10 +140,10 @@ UnityMessage, AgentAction = kind("UnityMessage"), kind("AgentAction")
 
 
 def parse(data: bytes) -> Message:
-    """A `UnityMessage` from a player's bytes.
+    """Parse a `UnityMessage` from a game's bytes.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the bytes are not such a message.
     """
     try:
         return UnityMessage.FromString(data)
@@ -153,7 +152,7 @@ def parse(data: bytes) -> Message:
 
 
 def initialization(seed: int, package_version: str) -> Message:
-    """The answer to a player's first message."""
+    """Return the reply to a game's first message."""
     message = UnityMessage()
     message.header.status = OK
     start = message.unity_input.rl_initialization_input
@@ -172,7 +171,7 @@ def initialization(seed: int, package_version: str) -> Message:
 
 
 def command(kind: int, side_channel: bytes = b"", status: int = OK) -> Message:
-    """A command without actions: STEP, RESET or QUIT."""
+    """Return a command without actions: STEP, RESET or QUIT."""
     message = UnityMessage()
     message.header.status = status
     message.unity_input.rl_input.command = kind
@@ -181,7 +180,7 @@ def command(kind: int, side_channel: bytes = b"", status: int = OK) -> Message:
 
 
 def agent_action(continuous: np.ndarray, discrete: np.ndarray) -> Message:
-    """One agent's action: float [C] and int [branches]."""
+    """Return one agent's action: float [C] and int [branches]."""
     action = AgentAction()
     action.continuous_actions.extend(continuous.tolist())
     action.discrete_actions.extend(discrete.tolist())
@@ -189,7 +188,7 @@ def agent_action(continuous: np.ndarray, discrete: np.ndarray) -> Message:
 
 
 def check_version(theirs: str) -> None:
-    """Raises ProtocolError if a player's protocol is of another major version."""
+    """Raise ProtocolError if a game's protocol has another major version."""
     if theirs.partition(".")[0] != PROTOCOL.partition(".")[0]:
         raise ProtocolError(
             f"uses version {theirs!r} of the ML-Agents protocol, but {PROTOCOL} is required. Build "

@@ -1,6 +1,6 @@
-"""Environment parameters of a player: numbers, or what Unity draws each time the game reads them.
+"""Environment parameters of a Unity game: numbers, or samplers from which Unity draws.
 
-Nothing here imports JAX.
+This module does not import JAX.
 """
 
 import math
@@ -12,18 +12,18 @@ from purejaxppo.envs.engines.unity import channels
 
 CONSTANT, UNIFORM, GAUSSIAN = "constant", "uniform", "gaussian"
 SAMPLERS = {UNIFORM: 0, GAUSSIAN: 1}
-"""Kinds of Unity's samplers, by their number on the wire."""
+"""Kinds of Unity's samplers, with their numbers in messages."""
 LARGEST = 3.4e38
-"""Numbers are float32 on the wire."""
+"""Messages contain float32 numbers."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter.
+    """An environment parameter.
 
     Args:
         kind: `constant`, `uniform` or `gaussian`.
-        numbers: its value; the least and the largest; or the mean and the standard deviation.
+        numbers: the value; the minimum and maximum; or the mean and standard deviation.
         spread: x of a constant that is multiplied by uniform factors in [1 - x, 1 + x].
     """
 
@@ -32,11 +32,11 @@ class Parameter:
     spread: float = 0.0
 
     def with_value(self, value: float) -> "Parameter":
-        """A constant's next value, with the same spread."""
+        """Return a constant with another value and the same spread."""
         return replace(self, numbers=(value,))
 
     def message(self, name: str, seed: int) -> bytes:
-        """A side channel's message that sets it; `seed` is that of Unity's draws."""
+        """Return the side channel message that sets it; `seed` is for Unity's draws."""
         if self.kind in SAMPLERS:
             return channels.sampler(name, SAMPLERS[self.kind], self.numbers, seed)
         (value,) = self.numbers
@@ -47,10 +47,10 @@ class Parameter:
 
 
 def parse(where: str, value: Any) -> Parameter:
-    """A parameter from its option: a number, `uniform LEAST LARGEST` or `gaussian MEAN DEVIATION`.
+    """Parse an option: a number, `uniform MIN MAX` or `gaussian MEAN STD`.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the value has another form.
     """
     kind, *arguments = (value.split() or [""]) if isinstance(value, str) else (CONSTANT, value)
     try:
@@ -75,15 +75,16 @@ def parse(where: str, value: Any) -> Parameter:
 def varied(
     options: Mapping[str, Parameter], randomize: Mapping[str, float], start: Mapping[str, float]
 ) -> dict[str, Parameter]:
-    """Parameters as `env.randomize` and `env.curriculum` want them.
+    """Add `env.randomize` and `env.curriculum` to parameters.
 
     Args:
-        options: those of `env.options`.
-        randomize: x of each parameter that is drawn, between 0 and 1.
+        options: parameters from `env.options`.
+        randomize: x of each randomised parameter, between 0 and 1.
         start: values of a curriculum.
 
     Raises:
-        ValueError: one that is drawn has no value or is drawn already, or one has two values.
+        ValueError: a randomised parameter has no value or is random already, or a parameter has two
+            values.
     """
     for name in start:
         if name in options:
@@ -116,10 +117,10 @@ def varied(
 
 
 def from_option(where: str, value: Any) -> Parameter:
-    """A parameter from the option `parameters.NAME`, whose full name is `where`.
+    """Parse the option `parameters.NAME`, whose full name is `where`.
 
     Raises:
-        ValueError: as `parse`, or the name is not ASCII.
+        ValueError: as in `parse`, or the name is not ASCII.
     """
     _check_name(where, where.removeprefix("env.options.parameters."))
     return parse(where, value)
@@ -131,10 +132,10 @@ def _check_name(where: str, name: str) -> None:
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Values of a curriculum.
+    """Return the values of a curriculum.
 
     Raises:
-        ValueError: one is not finite.
+        ValueError: a value is not finite.
     """
     for name, value in values.items():
         if not math.isfinite(value):

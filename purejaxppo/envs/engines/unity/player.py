@@ -1,6 +1,6 @@
-"""One Unity player, or the editor: its process, the handshake, and its messages.
+"""One Unity game, or the editor: process, handshake and messages.
 
-Nothing here imports JAX.
+This module does not import JAX.
 """
 
 import contextlib
@@ -35,34 +35,34 @@ logger = logging.getLogger("purejaxppo")
 
 @dataclass(frozen=True)
 class UnityLaunch:
-    """Start of a player, and what it is told."""
+    """Settings to start a game and to send to it."""
 
     path: str
-    """Of an executable; `editor` waits for Unity's editor."""
+    """Path of an executable; `editor` waits for Unity's editor."""
     timeout: float = 60.0
-    """Seconds for a start, and for a step."""
+    """Time limit in seconds of a start or a step."""
     show: bool = False
-    """Draw a window."""
+    """Show a window."""
     arguments: str = ""
-    """Further arguments of the command line."""
+    """More command-line arguments."""
     port: int = 5004
-    """Port of the editor; players are told a free one."""
+    """Port for the editor. Games that are started get a free port."""
     package_version: str = "1.1.0"
-    """Version of the trainer to report to the player."""
+    """Version of ML-Agents to report to the game."""
     engine: tuple[bytes, ...] = ()
-    """Engine configuration, as side channels' messages."""
+    """Engine configuration, as side channel messages."""
     parameters: tuple[tuple[str, Parameter], ...] = ()
     """Environment parameters at the start."""
     custom_channels: str = ""
-    """Side channels of the user's own, `file.py:Name`, separated by commas."""
+    """Custom side channels, `file.py:Name`, separated by commas."""
 
     @property
     def is_editor(self) -> bool:
-        """True if there is no process to start."""
+        """True if the game runs in the editor."""
         return self.path == EDITOR
 
     def command(self, port: int) -> list[str]:
-        """The command line of a player."""
+        """Return the command line of a game."""
         headless = [] if self.show else ["-nographics", "-batchmode"]
         arguments = shlex.split(self.arguments)
         return [
@@ -77,7 +77,7 @@ class UnityLaunch:
 
 
 def executable(path: str) -> str:
-    """The program at a path as given, or with the suffix that builds have on this system.
+    """Return the program at a path, or at the path with the suffix of builds on this system.
 
     Raises:
         MakeError: no such file.
@@ -95,31 +95,31 @@ def executable(path: str) -> str:
 
 
 class UnityGame:
-    """A player that was started; `connect` waits for it.
+    """A game that was started; `connect` waits for it.
 
     Args:
-        spec: its description.
-        seed: of its generators.
-        number: among several players, for messages.
+        launch: its settings.
+        seed: of its random generators.
+        number: index among several games, for messages.
 
     Raises:
-        MakeError: there is no such program.
-        EngineError: the port is taken.
+        MakeError: the program does not exist.
+        EngineError: the port cannot be opened.
     """
 
     def __init__(self, launch: UnityLaunch, seed: int, number: int = 0) -> None:
-        """Starts it."""
+        """Start the game."""
         self.launch, self.seed = launch, seed
         self.brains: dict[str, Message] = {}
-        """BrainParameters of the behaviours that it has named so far."""
+        """BrainParameters of the behaviours that the game has described so far."""
         self.stats: dict[str, Statistic] = {}
-        """Statistics that it has recorded, by name."""
+        """Statistics that the game has recorded, by name."""
         self.first: Message | None = None
-        """Its first RLOutput after a reset, if it is not answered yet."""
+        """First RLOutput after a reset, until it is answered."""
         self._connected = False
         self._parameters = dict(launch.parameters)
-        self._unsent: dict[str, Parameter] = {}  # to be sent with the next message
-        self._count = itertools.count()  # of the messages about parameters
+        self._unsent: dict[str, Parameter] = {}  # for the next message
+        self._count = itertools.count()  # counts messages about parameters
         self._channels = custom_channels(launch.custom_channels)
         self._server = Server(launch.port if launch.is_editor else 0)
         try:
@@ -136,7 +136,7 @@ class UnityGame:
         return GameProcess(f"game {number}", command, new_folder())
 
     def connect(self) -> None:
-        """Waits for its first message, and answers; does nothing if that was done before.
+        """Wait for the first message and reply to it. A second call does nothing.
 
         Raises:
             EngineError: no message arrived in time, or it violates the protocol.
@@ -155,34 +155,34 @@ class UnityGame:
         self._connected = True
 
     def reset(self) -> Message:
-        """Begins all episodes anew; its first RLOutput."""
+        """Start new episodes; return the first RLOutput."""
         self._unsent = dict(self._parameters)
         side_channel = b"".join([*self.launch.engine, *self._side_channel_messages()])
         self._reply(messages.command(messages.RESET, side_channel))
         return self.receive("reset")
 
     def set_parameters(self, parameters: Mapping[str, Parameter]) -> None:
-        """Sends parameters that have changed with the next reset or actions."""
+        """Send changed parameters with the next reset or actions."""
         changed = {k: x for k, x in parameters.items() if self._parameters.get(k) != x}
-        self.first = None if changed else self.first  # which had begun with others
+        self.first = None if changed else self.first  # it started with other parameters
         self._parameters |= changed
         self._unsent |= changed
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """The environment parameters that it has, or will have with the next message."""
+        """Environment parameters, including those sent with the next message."""
         return dict(self._parameters)
 
     def send(self, reply: Message) -> None:
-        """Sends actions, and what own side channels have to say."""
+        """Send actions and the messages of side channels."""
         reply.unity_input.rl_input.side_channel = b"".join(self._side_channel_messages())
         self._reply(reply)
 
     def receive(self, doing: str = "step") -> Message:
-        """Its next RLOutput.
+        """Return the next RLOutput.
 
         Raises:
-            EngineError: it ended, hangs, or sent something else.
+            EngineError: the game ended, timed out, or sent an invalid message.
         """
         output = self._output(doing)
         self._store_behaviours(output)
@@ -196,37 +196,37 @@ class UnityGame:
         return output.rl_output
 
     def error(self, problem: str) -> EngineError:
-        """An error that names the player and ends with the last lines of its log."""
+        """Return an error with the game's name, the problem and the end of its log."""
         return self.engine.error(problem)
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Names the player in a ProtocolError from inside."""
+        """Convert a ProtocolError to an error that names the game."""
         try:
             yield
         except ProtocolError as error:
             raise self.error(str(error)) from error
 
     def request_exit(self) -> None:
-        """Tells the player to quit, and closes the connection."""
+        """Send the game a command to quit, and close the connection."""
         self._reply(messages.command(messages.QUIT, status=messages.QUIT_STATUS))
         self._server.hang_up()
         self.engine.request_exit()
 
     def close(self) -> None:
-        """Ends the player, and removes its log; a second call does nothing."""
+        """End the game and remove its log. A second call does nothing."""
         self.request_exit()
         self._server.close()
         self.engine.close()
 
     def kill(self) -> None:
-        """Ends a player that may hang, at once, and keeps its log."""
+        """Kill a game that may hang, and keep its log."""
         self.request_exit()
         self._server.close(wait=False)
         self.engine.kill()
 
     def _output(self, doing: str) -> Message:
-        """The next message's UnityOutput."""
+        """Return the UnityOutput of the next message."""
         try:
             with self.named():
                 data = self.engine.wait_for(self._server.receive, doing, self.launch.timeout)
@@ -241,9 +241,9 @@ class UnityGame:
         self._server.reply(message.SerializeToString())
 
     def _side_channel_messages(self) -> Iterator[bytes]:
-        """Messages about parameters that are new, and of own side channels."""
+        """Yield messages about new parameters, and those of custom side channels."""
         for name, parameter in self._unsent.items():
-            # Another seed each time: with the same one Unity would draw the same numbers again.
+            # A new seed each time: with the same seed Unity would draw the same numbers again.
             seed = np.random.SeedSequence((self.seed, next(self._count))).generate_state(1)[0] >> 1
             yield parameter.message(name, int(seed))
         self._unsent = {}
@@ -252,16 +252,16 @@ class UnityGame:
                 yield channels.pack(channel, payload)
 
     def _store_behaviours(self, output: Message) -> None:
-        """Remembers the behaviours that a message introduces."""
+        """Store the behaviours that a message describes."""
         for brain in output.rl_initialization_output.brain_parameters:
             self.brains[brain.brain_name] = brain
 
 
 def custom_channels(names: str) -> dict[uuid.UUID, SideChannel]:
-    """A player's side channels of the user's own, by id.
+    """Create a game's custom side channels, by id.
 
     Raises:
-        LoadError: a name is no class, or one without an id.
+        LoadError: a name is not a class, or its id is not a UUID.
     """
     where = "env.options.channels"
     by_id = {}

@@ -1,6 +1,6 @@
-"""Several Unity players that step together, as one batch of rows.
+"""Several Unity games that step together, as one batch of rows.
 
-Row = player x slots of a player + slot. Nothing here imports JAX.
+Row = index of the game x slots of a game + slot. This module does not import JAX.
 """
 
 import itertools
@@ -20,22 +20,22 @@ from purejaxppo.envs.step import EnvStep, copied, rows_of, zeros
 from purejaxppo.spaces import arrays_of, leaves, tree_of
 
 MOST_MESSAGES = 100
-"""Number of messages after which `read_layout` no longer waits for a second request."""
+"""Number of messages after which `read_layout` stops waiting for a second request."""
 
 
 class UnityGames:
-    """W players with S slots each, N = W x S.
+    """W games with S slots each, N = W x S.
 
     Args:
-        spec: of a player.
+        launch: of each game.
         layout: of its slots.
         count: W.
-        seed: of the first player's generators; the next one has seed + 1.
-        restarts: how often players that end, hang or send nonsense are started again, in all.
-        waiting: a player that was started already, and is taken from this list.
+        seed: of the first game's random generators; the next game has seed + 1.
+        restarts: maximum number of restarts of games that end, time out or send invalid messages.
+        started: a list with a game that was started already, which this object takes.
 
     Raises:
-        EngineError: a player does not start.
+        EngineError: a game does not start.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class UnityGames:
         restarts: int = 0,
         started: list[UnityGame] | None = None,
     ) -> None:
-        """Starts the players, and waits for them."""
+        """Start the games and wait for them."""
         self.launch, self.layout = launch, layout
         size = layout.size
         parts = tuple(
@@ -69,13 +69,13 @@ class UnityGames:
 
     @property
     def games(self) -> list[UnityGame]:
-        """The players."""
+        """The games."""
         return self.group.games
 
     def reset(self, seed: int) -> tuple[Any, np.ndarray]:
-        """Begins all episodes anew: -> (obs [N, ...], bool [N]: there is no agent yet).
+        """Start new episodes: -> (obs [N, ...], bool [N]: no agent yet).
 
-        The seed is ignored: players take theirs when they are started.
+        The seed is ignored, because games read theirs when they start.
         """
         del seed
         with self.group.killed_after_error():
@@ -85,10 +85,10 @@ class UnityGames:
         return self._obs(), self._absent()
 
     def step(self, action: Any) -> EnvStep:
-        """Actions [N, ...] -> EnvStep.
+        """Step all games: actions [N, ...] -> EnvStep.
 
         Raises:
-            EngineError: a player failed, and there are no `restarts` left.
+            EngineError: a game failed, and no restarts are left.
         """
         self.group.check()
         arrays = list(arrays_of(self.layout.action, action))
@@ -114,7 +114,7 @@ class UnityGames:
         return copied(self._out, self._obs())._replace(absent=self._absent())
 
     def set_parameters(self, values: Mapping[str, float]) -> None:
-        """Sets constant parameters of all players, with their next messages."""
+        """Set constant parameters of all games, with their next messages."""
         self.group.check()
         for game in self.games:
             current = game.parameters
@@ -128,21 +128,21 @@ class UnityGames:
         return next((w.diverged_value for w in self._slots if w.diverged_value), "")
 
     def render_frame(self) -> None:
-        """None: players draw in windows of their own."""
+        """Return None: games draw in their own windows."""
 
     def close(self) -> None:
-        """Ends the players; a second call does nothing."""
+        """End the games. A second call does nothing."""
         self.group.close()
 
     def _advance(self, game: UnityGame, slots: AgentSlots) -> None:
-        """Completes a row by the next message that contains an agent of this player."""
+        """Complete a row with the next message that contains an agent of this game."""
         output = game.receive()
         while not _read(game, slots, output):
             game.send(slots.reply())
             output = game.receive()
 
     def _begin(self, game: UnityGame, slots: AgentSlots) -> None:
-        """Resets a player, and steps it until an agent asks for a decision."""
+        """Reset a game, and step it until an agent requests a decision."""
         output = game.first or game.reset()
         game.first = None
         deadline = time.monotonic() + self.launch.timeout
@@ -157,7 +157,7 @@ class UnityGames:
             _read(game, slots, game.receive())
 
     def _restart(self, i: int, error: EngineError) -> None:
-        """Starts a player again whose episodes are lost, if that is still allowed."""
+        """Restart a game, whose episodes are lost, if restarts are left."""
         if isinstance(error.__cause__, SlotsError):
             raise error
         self._slots[i].end_all()
@@ -175,10 +175,11 @@ class UnityGames:
 
 
 def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
-    """The slots that a player needs, from its first messages.
+    """Find the slots that a game needs from its first messages.
 
-    Agents with different decision steps are not all in the first message. So the player is stepped
-    for a whole decision period: until an agent of each behaviour has requested two decisions.
+    Agents with different decision intervals are not all in the first message. So the game is
+    stepped for a whole decision period: until an agent of each behaviour has requested two
+    decisions.
 
     Args:
         game: started; this function waits for it.
@@ -187,7 +188,7 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
             the behaviour has agents.
 
     Raises:
-        EngineError: no agent asked for a decision in time, or there is no such behaviour.
+        EngineError: no agent requested a decision in time, or a behaviour is unknown.
         ValueError: the behaviours' spaces cannot be padded to one.
     """
     deadline = time.monotonic() + game.launch.timeout
@@ -220,7 +221,7 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
             hint = f". Its behaviours: {', '.join(counters)}" if counters else ""
             raise game.error(f"had no {missing_agents} within {game.launch.timeout:g} s{hint}")
         game.send(_idle(output, counters))
-        game.first = None  # the next episode begins with a reset
+        game.first = None  # the next episode starts with a reset
         output = game.receive()
     names = sorted(counters)
     return UnityLayout(
@@ -230,10 +231,10 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
 
 
 class AgentCounter:
-    """The agents of a behaviour in a player's first messages."""
+    """Counts the agents of a behaviour in a game's first messages."""
 
     def __init__(self, behaviour: Behaviour) -> None:
-        """Starts without agents."""
+        """Start without agents."""
         self.behaviour = behaviour
         self.requests: Counter[int] = Counter()
         """Number of decisions that each agent has requested, by id."""
@@ -241,10 +242,10 @@ class AgentCounter:
         self._largest = 0
 
     def add(self, infos: Iterable[Message]) -> None:
-        """Adds the agents of a message, until a decision period is complete.
+        """Add the agents of a message, until a decision period is complete.
 
-        Ids that appear later may be of agents that were disabled and enabled again. Slots for them
-        would stay empty, and evaluations would count each as an episode with a return of 0.
+        Later ids may belong to agents that were disabled and enabled again. Their slots would stay
+        empty, and evaluations would count each as an episode with return 0.
         """
         if self.complete:
             return
@@ -263,12 +264,12 @@ class AgentCounter:
 
     @property
     def slots(self) -> int:
-        """The number of agents; if the period is incomplete, the largest number at once."""
+        """Number of agents; in an incomplete period, the largest number at the same time."""
         return max(len(self.requests) if self.complete else self._largest, 1)
 
 
 def matches_name(wanted: str, name: str) -> bool:
-    """True if a behaviour is called so, with or without its team."""
+    """Return True if a behaviour has this name, with or without its team."""
     return wanted in (name, name.partition("?")[0])
 
 
@@ -280,7 +281,7 @@ def _capacity(name: str, slot_counts: Mapping[str, int]) -> int:
 
 
 def _find(game: UnityGame, output: Message, counters: dict[str, AgentCounter]) -> None:
-    """Adds the agents of a message to their behaviours."""
+    """Add the agents of a message to their behaviours."""
     for name in output.agentInfos:
         infos = output.agentInfos[name].value
         if name not in counters and infos:
@@ -294,7 +295,7 @@ def _find(game: UnityGame, output: Message, counters: dict[str, AgentCounter]) -
 
 
 def _idle(output: Message, counters: Mapping[str, AgentCounter]) -> Message:
-    """The answer to a message with an idle action for every agent that asks."""
+    """Reply to a message with an idle action for every agent that requests a decision."""
     message = command(STEP)
     for name, agents in output.agentInfos.items():
         idle = [counters[name].behaviour.idle(info) for info in agents.value if not info.done]

@@ -1,6 +1,6 @@
-"""The gRPC service that a Unity player calls with observations, and that answers with actions.
+"""The gRPC service that a Unity game calls with observations. It replies with actions.
 
-It listens on the loopback interface only. Nothing here imports JAX.
+It listens on the loopback interface only. This module does not import JAX.
 """
 
 import queue
@@ -19,18 +19,18 @@ OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
 ]
-GOODBYE_SECONDS = 0.5  # for a player to read the last answer
+GOODBYE_SECONDS = 0.5  # for a game to read the last reply
 
 
 class CallCancelled(Exception):
-    """The player gave up a call that waited for an answer."""
+    """The game cancelled a call that waited for a reply."""
 
 
 class DaemonThreads(Executor):
-    """A thread for each task, which does not keep the process from ending while it waits."""
+    """An executor with one daemon thread per task, which does not delay the end of the process."""
 
     def submit(self, task: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        """Starts a task."""
+        """Start a task."""
         result: Future[Any] = Future()
 
         def run() -> None:
@@ -44,19 +44,19 @@ class DaemonThreads(Executor):
 
 
 class Server:
-    """Serves one player, the first client that calls: `receive` and `reply` take turns.
+    """Serves one game, the first client that calls: `receive` and `reply` alternate.
 
     Args:
-        port: to listen on; 0 takes a free one.
+        port: to listen on; 0 selects a free port.
 
     Raises:
-        EngineError: the port is taken.
+        EngineError: the port cannot be opened.
     """
 
     def __init__(self, port: int = 0) -> None:
-        """Starts to listen."""
+        """Start to listen."""
         if port:
-            listen(port).close()  # its error has a reason, unlike gRPC's
+            listen(port).close()  # its error names the reason, gRPC's does not
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -70,10 +70,10 @@ class Server:
         self._server.start()
 
     def receive(self, seconds: float) -> bytes | None:
-        """Returns the player's next message; None after `seconds` without one.
+        """Return the game's next message; None after `seconds` without one.
 
         Raises:
-            Gone: the player gave up its call.
+            CallCancelled: the game cancelled its call.
         """
         try:
             message = self._messages.get(timeout=seconds)
@@ -84,25 +84,25 @@ class Server:
         return message
 
     def reply(self, message: bytes) -> None:
-        """Answers the waiting call or, if the last one was answered, the next call."""
+        """Reply to the waiting call or, if the last one was answered, to the next call."""
         self._answers.put(message)
 
     def hang_up(self) -> None:
-        """Ends the service: new calls are rejected, and answers on their way still arrive."""
+        """End the service: reject new calls, but deliver pending replies."""
         self._answers.put(None)
         self._server.stop(GOODBYE_SECONDS)
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends the service; a second call does nothing.
+        """End the service. A second call does nothing.
 
         Args:
-            wait: until the player has read its last answer.
+            wait: until the game has read its last reply.
         """
         self.hang_up()
         self._server.stop(GOODBYE_SECONDS if wait else None).wait()
 
     def _exchange(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """Handles a call in its own thread: passes the message on and waits for the answer."""
+        """Handle a call in its thread: pass the message on and wait for the reply."""
         with self._lock:
             self._player = self._player or context.peer()
         if context.peer() != self._player:

@@ -1,4 +1,4 @@
-"""Statistics that players record, as metrics of a run.
+"""Statistics that Unity games record, as metrics of a run.
 
 `callbacks: [purejaxppo.envs.engines.unity.stats:Stats]`; see docs/unity.md.
 """
@@ -12,14 +12,14 @@ MOST_RECENT, SUM = 1, 2
 
 
 class Stats:
-    """A callback that adds what the players of training have recorded since the last row.
+    """A callback that logs the statistics that training's games recorded since the last row.
 
-    A name without a slash gets `unity/` in front. Averages and histograms are the mean of all
-    values, sums the sum, and the most recent value the mean of the players' own.
+    A name without a slash gets the prefix `unity/`. Averages and histograms become the mean of all
+    values, sums the total, and most recent values the mean over games.
     """
 
     def on_log(self, moment: Any) -> dict[str, float]:
-        """The statistics by name, each since the last call."""
+        """Return the statistics by name, each since the last call."""
         by_name: dict[str, list[Statistic]] = {}
         for game in moment.env.games if isinstance(moment.env, UnityEnv) else []:
             recorded, game.stats = game.stats, {}
@@ -29,7 +29,7 @@ class Stats:
 
 
 def total(statistics: list[Statistic]) -> float:
-    """One number of several players' statistics of one name."""
+    """Combine several games' statistics of one name into one number."""
     if statistics[0].aggregation == SUM:
         return sum(statistic.total for statistic in statistics)
     if statistics[0].aggregation == MOST_RECENT:

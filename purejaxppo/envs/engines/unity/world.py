@@ -1,14 +1,14 @@
-"""One player's agents in fixed slots: its messages as rows, and rows of actions as its replies.
+"""One Unity game's agents in fixed slots: messages become rows, and rows of actions become replies.
 
-Each message in which an agent asks for a decision, or ends, is a row. An agent that asks acts on
-the next row; one that does not is `absent`: it makes no decision there, and its reward belongs to
-its last one. An agent keeps its id over episodes, and gets a new one only after it was disabled.
-After an episode's end the slot is empty, until a row brings the first observation of the next
-episode. If the end and that observation are in one message, the terminal row has the true last
-observation, and the player waits for one row, which brings the first observation. The other agents
-have acted on the terminal row, and are absent on the row after it.
+Each message in which an agent requests a decision, or ends, is a row. An agent with a request acts
+on the next row. Other agents are `absent`: they make no decision there, and their reward belongs to
+their last decision. An agent keeps its id over episodes, and gets a new id only after it was
+disabled. After an episode's end the slot is empty until a row has the first observation of the next
+episode. If one message has both, the terminal row has the true last observation, and the game waits
+for one more row with the first observation. The other agents act on the terminal row, and are
+absent on the row after it.
 
-Nothing here imports JAX.
+This module does not import JAX.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,12 @@ from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import LARGEST
 
 EMPTY, PLAYING, LOST = 0, 1, 2
-"""A slot's status: no agent, one in an episode, one whose episode diverged and no new one yet."""
+"""Status of a slot: no agent; an agent in an episode; an episode diverged and no new one started.
+"""
 
 
 class DecisionRequest(NamedTuple):
-    """An agent that asked for a decision in the message that is to be answered."""
+    """An agent's request for a decision in the message that is to be answered."""
 
     behaviour: str
     id: int
@@ -35,32 +36,32 @@ class DecisionRequest(NamedTuple):
 
 
 class AgentSlots:
-    """The slots of one player.
+    """The slots of one game.
 
     Args:
         layout: its behaviours and their slots.
-        rows: where to write observations.
-        flags: where to write the rest of a row [S], without `absent`.
+        rows: arrays for observations.
+        flags: arrays for the other fields of a row [S], except `absent`.
     """
 
     def __init__(self, layout: UnityLayout, rows: ObsRows, flags: EnvStep) -> None:
-        """No agents yet."""
+        """Start without agents."""
         self.layout, self.rows, self.flags = layout, rows, flags
         self.diverged_value = ""
         self.clear()
 
     def clear(self) -> None:
-        """Removes all agents, as after a reset."""
+        """Remove all agents, as after a reset."""
         size = self.layout.size
         self.slot_by_id: dict[int, int] = {}
-        """The slot of each agent that is in an episode, by id."""
+        """Slot of each agent that is in an episode, by id."""
         self.owner = np.full(size, -1)
-        """The id of the last agent in each slot, -1 before the first one."""
+        """Id of the last agent in each slot; -1 before the first one."""
         self.status = np.full(size, EMPTY)
         self.acting = np.zeros(size, bool)
         """True where the agent acts on the next row."""
         self.just_ended = np.zeros(size, bool)
-        """True where an episode ended on the last row, so that another cannot begin on it."""
+        """True where an episode ended on the last row; another cannot start on the same row."""
         self.requests: list[DecisionRequest] = []
         self.chosen_actions: dict[int, Message] = {}
         self.entering: list[tuple[int, str, Message]] = []
@@ -69,7 +70,7 @@ class AgentSlots:
             self.rows.clear(slot)
 
     def act(self, action: Any) -> Message | None:
-        """Takes the actions [S, ...] of a row; the reply, None if the player waits for a row."""
+        """Take the actions [S, ...] of a row; return the reply, or None while the game waits."""
         chosen_actions = rows_of(action, self.layout.action, self.layout.size)
         for request in self.requests:
             slot = self.slot_by_id[request.id]
@@ -81,7 +82,7 @@ class AgentSlots:
         return None if self.entering else self.reply()
 
     def reply(self) -> Message:
-        """The answer to the last message: one action for each agent that asked, in its order."""
+        """Return the reply to the last message: one action for each request, in order."""
         message = messages.command(messages.STEP)
         actions = message.unity_input.rl_input.agent_actions
         for request in self.requests:
@@ -93,20 +94,20 @@ class AgentSlots:
         return message
 
     def enter_agents(self) -> None:
-        """Completes a row on which the player waited: new agents' first observations."""
+        """Complete a row on which the game waited, with the first observations of new agents."""
         for slot, behaviour, info in self.entering:
             self._enter(slot, behaviour, info)
         self.entering = []
 
     def read(self, output: Message) -> bool:
-        """Completes a row by a message; False if it contains no agent of this player.
+        """Complete a row with a message; return False if it contains no agent of this game.
 
         Args:
             output: `RLOutput`.
 
         Raises:
-            ProtocolError: it does not match the behaviours of this player.
-            SlotsError: it has too many agents, or another behaviour.
+            ProtocolError: the message does not match the behaviours of this game.
+            SlotsError: the message has too many agents, or another behaviour.
         """
         infos = [
             (name, info)
@@ -130,7 +131,7 @@ class AgentSlots:
         return bool(ends) or bool(asking)
 
     def _infos_of(self, output: Message, name: str) -> Iterator[Message]:
-        """A behaviour's agents in a message."""
+        """Yield a behaviour's agents in a message."""
         if name not in self.layout.names:
             raise SlotsError(
                 f"has agents of behaviour {name!r}, which appeared after the first decisions. Set "
@@ -139,7 +140,7 @@ class AgentSlots:
         yield from output.agentInfos[name].value
 
     def _begin_row(self) -> None:
-        """Writes the flags of a row on which nothing happens."""
+        """Write the flags of a row without events."""
         flags = self.flags
         for array in (flags.reward, flags.terminated, flags.truncated, flags.diverged):
             array[:] = 0
@@ -147,7 +148,7 @@ class AgentSlots:
         self.just_ended[:] = False
 
     def _continue(self, name: str, info: Message) -> None:
-        """An agent that is there asks for a decision, or ends."""
+        """Handle a request or an end of an agent that has a slot."""
         slot, flags = self.slot_by_id[info.id], self.flags
         playing = self.status[slot] == PLAYING
         if not playing and not info.done:
@@ -172,7 +173,7 @@ class AgentSlots:
             self.just_ended[slot] = True
 
     def _assign_slot(self, name: str, info: Message) -> None:
-        """Gives an agent an empty slot: first without an end on this row, then its last one."""
+        """Give an agent an empty slot: prefer one without an end on this row, then its last one."""
         slots = self.layout.slots(name)
         taken = set(self.slot_by_id.values())
         free = sorted(
@@ -193,7 +194,7 @@ class AgentSlots:
             self._enter(slot, name, info)
 
     def _enter(self, slot: int, name: str, info: Message) -> None:
-        """An agent's episode begins with its observation, if that is finite."""
+        """Start an agent's episode with its observation, if the observation is finite."""
         self.rows.write(slot, self.layout.by_name[name], info)
         is_bounded = self.rows.bounded(slot, LARGEST)
         self.status[slot] = PLAYING if is_bounded else LOST
@@ -202,14 +203,14 @@ class AgentSlots:
             self.rows.clear(slot)
 
     def _diverge(self, slot: int) -> None:
-        """Ends an episode whose reward or observation is not finite."""
+        """End an episode whose reward or observation is not finite."""
         self.rows.clear(slot)
         self.flags.diverged[slot] = self.flags.terminated[slot] = True
         self.acting[slot] = False
         self.status[slot] = LOST
 
     def end_all(self) -> None:
-        """Ends all episodes as diverged, and removes the agents: the player is lost."""
+        """End all episodes as diverged and remove the agents, after the game failed."""
         for slot in np.flatnonzero(self.status == PLAYING).tolist():
             self._diverge(slot)
             self.just_ended[slot] = True
