@@ -1,11 +1,11 @@
 """Keep CPU cores awake while devices wait for each other.
 
-Devices of a CPU sum their gradients at every minibatch, and the first one waits for the others. A
-waiting core is halted, and on a virtual machine waking it up can take longer than the sum. A busy
-process of Linux's class SCHED_IDLE on each core, which runs only while no other program wants the
-core, keeps it from being halted. The results of a run do not depend on it.
+CPU devices sum their gradients at every minibatch, and the first one waits for the others. A
+waiting core is halted. On a virtual machine, waking it up can take longer than the sum. A busy
+process of Linux's class SCHED_IDLE on each core prevents this; it runs only while the core is idle.
+Results do not depend on it.
 
-The file is also the program of these processes, and so imports the standard library alone.
+This file is also the program of these processes, so it imports only the standard library.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ import threading
 from collections.abc import Iterator
 
 PASSES = 100_000
-"""Passes of an empty loop between two looks at the parent: some milliseconds on an idle core."""
+"""Iterations of an empty loop between two checks of the parent: a few milliseconds."""
 
 
 def check() -> None:
     """Raise ValueError if this system cannot keep its cores awake."""
     if not hasattr(os, "SCHED_IDLE"):
         raise ValueError(
-            f"keep_cores_awake = true: {sys.platform} does not have Linux's scheduling class "
+            f"keep_cores_awake = true: {sys.platform} does not support Linux's scheduling class "
             f"SCHED_IDLE. Use keep_cores_awake = false."
         )
 
@@ -39,15 +39,15 @@ def kept_awake(active: bool) -> Iterator[list[subprocess.Popen]]:
     finally:
         for process in processes:
             process.kill()
-            # It ends once its core has time for it. A thread waits, so that the caller need not.
+            # It terminates when its core is free. Wait for that in a thread.
             threading.Thread(target=process.wait, daemon=True).start()
 
 
 def _start(core: int) -> subprocess.Popen:
     """Start the busy process of a core.
 
-    It is in a process group of its own, which a terminal's Ctrl-C does not reach, but in the same
-    session: Linux gives each session an equal share of the cores, whatever the classes within it.
+    It has a separate process group, so Ctrl-C does not reach it. It stays in the session, because
+    Linux gives each session an equal share of the cores, regardless of scheduling classes.
     """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(core)],
@@ -59,7 +59,7 @@ def _start(core: int) -> subprocess.Popen:
 
 
 def compute_nothing(parent: int, core: int) -> None:
-    """Occupy a core while other programs leave it idle, until the parent process ends."""
+    """Keep a core busy while it is idle, until the parent process terminates."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.sched_setaffinity(0, {core})
     while os.getppid() == parent:

@@ -1,10 +1,10 @@
-"""The cores of this process; for processes without JAX, too."""
+"""The number of cores of this process. This module does not import JAX."""
 
 import os
 
 
 def cpu_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,8 +1,8 @@
-"""LAPACK on several CPU devices, which can block forever before jaxlib 0.11.1.
+"""Workaround for LAPACK calls on several CPU devices, which can deadlock before jaxlib 0.11.1.
 
-A call for a batch of matrices (Cholesky, QR, eigh, LU) holds a thread of XLA's pool while other
-threads compute its parts. If as many devices call it as the pool has threads, all threads wait
-forever. More threads than devices avoid this, but slow down programs without LAPACK by a fifth.
+A batched call (Cholesky, QR, eigh, LU) holds a thread of XLA's pool while other threads compute its
+parts. If as many devices call it as the pool has threads, all threads wait forever. More threads
+than devices avoid this, but slow down programs without LAPACK by a fifth.
 """
 
 import functools
@@ -17,23 +17,23 @@ import jax
 from purejaxppo.parallel.cores import cpu_cores
 
 VARIABLE = "NPROC"
-"""Environment variable with the number of threads; XLA reads it when its CPU back end starts."""
+"""Environment variable with the number of threads, which XLA reads when its CPU backend starts."""
 FIXED_IN = (0, 11, 1)
-"""The first version of jaxlib that does not block."""
+"""First version of jaxlib without the deadlock."""
 BATCHED = re.compile(r'custom_call @lapack_[^\n]*num_batch_dims = "[1-9]')
 
 
 class TooFewThreadsError(ValueError):
-    """A program that can hang on its devices."""
+    """Raised for a program that can deadlock on its devices."""
 
 
 def can_block() -> bool:
-    """True for a jaxlib whose LAPACK calls can block."""
+    """Return True if LAPACK calls of this jaxlib can deadlock."""
     return tuple(map(int, version("jaxlib").split(".")[:3])) < FIXED_IN
 
 
 def has_started() -> bool:
-    """True after JAX's first use of a device: the number of CPU devices cannot change any more."""
+    """Return True if JAX has started, after which the number of CPU devices is fixed."""
     devices = jax.config.values["jax_num_cpu_devices"]
     try:
         jax.config.update("jax_num_cpu_devices", devices + 1)
@@ -44,9 +44,9 @@ def has_started() -> bool:
 
 
 def start_with_threads() -> None:
-    """Starts JAX with enough threads for LAPACK on all CPU devices, unless NPROC is set.
+    """Start JAX with enough threads for LAPACK on all CPU devices, unless NPROC is set.
 
-    Later child processes do not inherit NPROC. Has no effect once JAX has started.
+    Child processes do not inherit NPROC. This has no effect if JAX has started already.
 
     Raises:
         RuntimeError, AssertionError: JAX does not find the devices of JAX_PLATFORMS.
@@ -64,18 +64,18 @@ def start_with_threads() -> None:
 
 @functools.cache
 def threads() -> int:
-    """Number of threads in XLA's pool, read when JAX starts."""
+    """Return the number of threads in XLA's pool."""
     return int(os.environ.get(VARIABLE) or cpu_cores())
 
 
 def too_few_threads(devices: Sequence[jax.Device]) -> bool:
-    """True if LAPACK calls on these devices can block this process."""
-    own = sum(d.platform == "cpu" and d.process_index == jax.process_index() for d in devices)
-    return can_block() and own > 1 and own >= threads()
+    """Return True if LAPACK calls on these devices can deadlock this process."""
+    count = sum(d.platform == "cpu" and d.process_index == jax.process_index() for d in devices)
+    return can_block() and count > 1 and count >= threads()
 
 
 def operations(operation: Any) -> Iterator[Any]:
-    """An operation of an MLIR module, and all those inside it."""
+    """Yield an operation of an MLIR module and all nested operations."""
     yield operation
     for region in operation.regions:
         for block in region.blocks:
@@ -84,7 +84,7 @@ def operations(operation: Any) -> Iterator[Any]:
 
 
 def calls_batches(lowered: Any) -> bool:
-    """True if a `jax.stages.Lowered` calls LAPACK for batches of matrices."""
+    """Return True if a `jax.stages.Lowered` contains batched LAPACK calls."""
     return any(
         operation.name == "stablehlo.custom_call" and BATCHED.search(str(operation))
         for operation in operations(lowered.compiler_ir().operation)
@@ -92,15 +92,15 @@ def calls_batches(lowered: Any) -> bool:
 
 
 def check(lowered: Any, devices: Sequence[jax.Device]) -> None:
-    """Checks that a `jax.stages.Lowered` cannot block.
+    """Check that a `jax.stages.Lowered` cannot deadlock.
 
     Raises:
-        TooFewThreadsError: it calls LAPACK for batches, on too many devices for the threads.
+        TooFewThreadsError: it contains batched LAPACK calls, and there are too few threads.
     """
     if too_few_threads(devices) and calls_batches(lowered):
         raise TooFewThreadsError(
             f"jaxlib {version('jaxlib')} can hang when {len(devices)} CPU devices call LAPACK "
-            f"(Cholesky, QR, eigh, LU), so one is used. Set {VARIABLE}="
+            f"(Cholesky, QR, eigh, LU), so only one is used. Set {VARIABLE}="
             f"{cpu_cores() + len(devices)} or install jaxlib 0.11.1 (Python 3.12) to use "
             f"{len(devices)}."
         )

@@ -1,8 +1,8 @@
-"""The platform that a program is traced for, by which parts with two forms choose one.
+"""The platform that a program is traced for.
 
-A CPU pays for arithmetic and memory, an accelerator for every kernel that it launches: where both
-matter, a part has a form for each, with the same numbers up to rounding. The choice is made while
-a program is traced, so that a compiled program has one form and no branch.
+Some functions have one implementation for CPUs, where arithmetic and memory are expensive, and one
+for accelerators, where kernel launches are. Both give the same numbers up to rounding. The choice
+is made while tracing, so a compiled program contains only one of them.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ _TRACED_FOR: ContextVar[str] = ContextVar("platform", default="")
 
 
 def platform() -> str:
-    """The platform of the program that is traced: cpu, gpu or tpu.
+    """Return the platform of the program that is traced: cpu, gpu or tpu.
 
-    That of `tracing_for`; outside of it the device that JAX computes on.
+    It is the one of `tracing_for` or, outside of it, that of JAX's default device.
     """
     config: Any = jax.config
     device = config.jax_default_device
-    chosen = device if isinstance(device, str) else getattr(device, "platform", "")
-    return _TRACED_FOR.get() or chosen or jax.default_backend()
+    default = device if isinstance(device, str) else getattr(device, "platform", "")
+    return _TRACED_FOR.get() or default or jax.default_backend()
 
 
 def is_accelerated() -> bool:
-    """True if the program that is traced is for a GPU or a TPU."""
+    """Return True if the program that is traced is for a GPU or TPU."""
     return platform() != "cpu"
 
 
 @contextlib.contextmanager
 def tracing_for(name: str) -> Iterator[None]:
-    """Traces for this platform inside; "" leaves it as it is."""
+    """Trace for this platform inside the block; "" does not change it."""
     token = _TRACED_FOR.set(name or _TRACED_FOR.get())
     try:
         yield

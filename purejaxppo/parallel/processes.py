@@ -1,8 +1,8 @@
-"""Common decisions of several processes that train one run together; `places` starts them.
+"""Coordination of several processes that train one run; `places` starts them.
 
-Decisions of Python between two programs must be the same in all processes, or one waits for a
-collective that another never joins: `maximum` and `raise_together` ensure this. One process alone
-skips all of it.
+Python must take the same decisions in all processes. Otherwise a process waits for a collective
+that another never joins. `maximum` and `raise_together` ensure this. With one process, the
+functions here do nothing.
 """
 
 import contextlib
@@ -18,43 +18,43 @@ import numpy as np
 
 from purejaxppo.interrupts import Interrupt
 
-LONGEST = 1000
-"""Largest number of bytes of an error message that processes exchange."""
+MAX_BYTES = 1000
+"""Largest size of an error message that processes exchange, in bytes."""
 
 
 class DistributedError(ValueError):
-    """An error of all processes: process 0 prints it, the others are quiet."""
+    """An error that all processes raise; only process 0 prints it."""
 
-    def __init__(self, sentence: str, index: int) -> None:
-        """Creates the error in process `index`."""
-        super().__init__(sentence)
+    def __init__(self, message: str, index: int) -> None:
+        """Initialise the error in process `index`."""
+        super().__init__(message)
         self.quiet = index > 0
 
 
 def is_distributed() -> bool:
-    """True if this process trains together with others."""
+    """Return True if several processes train together."""
     return jax.distributed.is_initialized()
 
 
 def is_main() -> bool:
-    """True if this is the process that prints and writes files: the first, or the only one."""
+    """Return True for the process that prints and writes files: process 0, or the only one."""
     return not is_distributed() or jax.process_index() == 0
 
 
 def index() -> int:
-    """The number of this process among those that train together, 0 if it is alone."""
+    """Return the index of this process; 0 if it is the only one."""
     return jax.process_index() if is_distributed() else 0
 
 
 def maximum(*numbers: float) -> tuple[float, ...]:
-    """The largest of each number over all processes, the same for all (float32 among several)."""
+    """Return the maximum of each number over all processes (in float32 if there are several)."""
     if not is_distributed():
         return numbers
     return tuple(map(float, _gather(np.asarray(numbers, np.float32)).max(0)))
 
 
 def of_main(number: int) -> int:
-    """The number of process 0, below 2^62 in size, the same for all."""
+    """Return the number of process 0 in all processes; its magnitude must be below 2^62."""
     if not is_distributed():
         return number
     high, low = divmod(number, 1 << 31)
@@ -63,7 +63,7 @@ def of_main(number: int) -> int:
 
 
 def total(numbers: list[int]) -> list[int]:
-    """The sum of each number over all processes mod 2^64, the same for all."""
+    """Return the sum of each number over all processes, modulo 2^64."""
     if not is_distributed():
         return numbers
     parts = _gather(np.array(numbers, np.uint64).view(np.uint32))
@@ -73,21 +73,21 @@ def total(numbers: list[int]) -> list[int]:
 
 @contextlib.contextmanager
 def raise_together() -> Iterator[None]:
-    """Synchronises all processes at its end; if one of them fails inside, all do.
+    """Synchronise all processes at the end of the block; if one fails inside, all raise an error.
 
     Raises:
-        DistributedError: the sentence of the first process that failed.
+        DistributedError: the message of the first process that failed.
     """
     if not is_distributed():
         yield
         return
-    sentence = ""
+    message = ""
     try:
         yield
     except (ValueError, OSError) as error:
-        sentence = str(error)
-    raw = np.zeros(LONGEST, np.uint8)
-    data = sentence.encode(errors="backslashreplace")[:LONGEST]
+        message = str(error)
+    raw = np.zeros(MAX_BYTES, np.uint8)
+    data = message.encode(errors="backslashreplace")[:MAX_BYTES]
     raw[: len(data)] = np.frombuffer(data, np.uint8)
     for index, row in enumerate(_gather(raw)):
         if row.any():
@@ -96,10 +96,10 @@ def raise_together() -> Iterator[None]:
 
 
 def check_equal(work: str) -> None:
-    """Compare the texts that describe the work of each process.
+    """Check that the description of the work is the same in all processes.
 
     Raises:
-        DistributedError: a process has another text than process 0.
+        DistributedError: a process has another description than process 0.
     """
     if not is_distributed():
         return
@@ -108,44 +108,44 @@ def check_equal(work: str) -> None:
         if (row != hashes[0]).any():
             raise DistributedError(
                 f"process {index} has another command, config or version than process 0. Start "
-                f"all of them with the same ones.",
+                f"all processes with the same ones.",
                 jax.process_index(),
             )
 
 
 def _gather(row: np.ndarray) -> np.ndarray:
-    """Gathers the rows of all processes."""
+    """Gather the rows of all processes."""
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(row))
 
 
 def devices() -> list[list[jax.Device]]:
-    """The devices of each process.
+    """Return the devices of each process.
 
     Raises:
-        ValueError: they are not equally many.
+        ValueError: the processes have different numbers of devices.
     """
-    own: list[list[jax.Device]] = [[] for _ in range(jax.process_count())]
+    by_process: list[list[jax.Device]] = [[] for _ in range(jax.process_count())]
     for device in jax.devices():
-        own[device.process_index].append(device)
-    counts = [len(part) for part in own]
+        by_process[device.process_index].append(device)
+    counts = [len(part) for part in by_process]
     if len(set(counts)) > 1:
         raise ValueError(
-            f"the processes see different numbers of devices ({', '.join(map(str, counts))}); "
-            f"--devices {min(counts)} uses as many of each"
+            f"the processes have different numbers of devices ({', '.join(map(str, counts))}). "
+            f"Use --devices {min(counts)}."
         )
     # Gloo's processes have 30 s to connect, at the first collective; later ones may take long.
     maximum(0)
-    return own
+    return by_process
 
 
 def spread(devices: list[jax.Device], num_shards: int) -> list[jax.Device]:
-    """The devices that shards are divided over, equally many of every process.
+    """Return the devices for the shards, equally many of each process.
 
     Args:
-        devices: of all processes, in their order, equally many of each.
-        num_shards: logical shards.
+        devices: devices of all processes in order, equally many of each.
+        num_shards: number of logical shards.
 
     Raises:
         ValueError: the shards cannot be divided among the processes.
@@ -154,19 +154,19 @@ def spread(devices: list[jax.Device], num_shards: int) -> list[jax.Device]:
         return devices
     count = jax.process_count()
     if num_shards % count:
-        good = [n for n in range(1, num_shards + 1) if num_shards % n == 0]
+        divisors = [n for n in range(1, num_shards + 1) if num_shards % n == 0]
         raise ValueError(
-            f"num_shards = {num_shards} cannot be divided among {count} processes; a run of "
-            f"num_shards = {num_shards} takes {' or '.join(map(str, good))}"
+            f"num_shards = {num_shards}: cannot be divided among {count} processes. Use "
+            f"{' or '.join(map(str, divisors))} processes."
         )
     by_process = [[d for d in devices if d.process_index == i] for i in range(count)]
     per_process = num_shards // count
     used = max(n for n in range(1, len(by_process[0]) + 1) if per_process % n == 0)
-    return [device for own in by_process for device in own[:used]]
+    return [device for process in by_process for device in process[:used]]
 
 
 def interrupted(interrupt: Interrupt) -> bool:
-    """True if a process was interrupted, this one or another; the same answer for all."""
+    """Return True in all processes if any process was interrupted."""
     number = int(signal.Signals[interrupt.signal]) if interrupt.signal else 0
     (number,) = map(int, maximum(number))
     if number:
@@ -175,7 +175,7 @@ def interrupted(interrupt: Interrupt) -> bool:
 
 
 def is_loss(error: Exception) -> bool:
-    """True if a failure is one of communication between processes: JAX has no type for it."""
+    """Return True for a failure of communication between processes, which has no type in JAX."""
     cause: BaseException | None = error
     while cause is not None:
         runtime = isinstance(cause, jax.errors.JaxRuntimeError)
@@ -188,15 +188,15 @@ def is_loss(error: Exception) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """JAX's message for a failure, in one line and without the places in its own code."""
+    """Return JAX's message for a failure in one line, without source locations."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"\[\S+\.cc:\d+\] ?|^[A-Z_]+: ", "", line)[:200]
 
 
 def abort(code: int) -> int:
-    """Returns the exit code of a process that failed by itself.
+    """Return the exit code of a failed process; with several processes, exit immediately.
 
-    One of several ends here instead: its cleanup would wait for the others, and they for it.
+    The usual cleanup would wait for the other processes, which wait for this one.
     """
     if is_distributed():
         sys.stdout.flush()
@@ -206,6 +206,6 @@ def abort(code: int) -> int:
 
 
 def finish() -> None:
-    """Waits for the others, and shuts JAX's runtime down."""
+    """Wait for the other processes, and shut down JAX's distributed runtime."""
     if is_distributed():
         jax.distributed.shutdown()

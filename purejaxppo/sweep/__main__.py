@@ -1,7 +1,6 @@
-"""`purejaxppo sweep --config cartpole.yaml --grid ppo.gamma=0.98,0.99`: many settings.
+"""The command `purejaxppo sweep --config cartpole.yaml --grid ppo.gamma=0.98,0.99`.
 
-Settings of one structure are trained in one program, all seeds of them side by side; a sweep that
-was stopped resumes.
+Settings that differ only in tunable numbers train in one program, with all their seeds.
 """
 
 import sys
@@ -42,11 +41,11 @@ from purejaxppo.sweep.search_space import Setting
 
 SWEEP = "sweep.yaml"
 FILES = ("results.csv", "sweep.png", "best.yaml", SWEEP)
-OURS = ("rounds", "jobs", "population", copies.CODE, *(f".{name}" for name in FILES), *FILES)
+SWEEP_FILES = ("rounds", "jobs", "population", copies.CODE, *(f".{name}" for name in FILES), *FILES)
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     interrupted = f"interrupted; {NOTHING_LOST}"
     return parser.run(
         lambda words: sweep(*parser.parse_over_config(SweepFlags, words)),
@@ -56,60 +55,60 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def sweep(command: SweepFlags, config: Config) -> int:
-    """Trains the settings of `command` over a config and reports them; returns the exit code."""
+    """Train the settings of a sweep, report the results, and return the exit code."""
     parser.check_task(config)
     config = with_absolute_paths(config)
     if Path(command.search_space).is_file():
-        place = str(Path(command.search_space).absolute())
-        command = dataclasses.replace(command, search_space=place)
-    named = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
-    folder = named.absolute()
+        path = str(Path(command.search_space).absolute())
+        command = dataclasses.replace(command, search_space=path)
+    relative_folder = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
+    folder = relative_folder.absolute()
     check_flags(command, config)
     if not command.clobber:
         config = with_copies(config, files_of(folder, command))
-        for line in imports_of(named, [config]) if (folder / SWEEP).is_file() else ():
+        for line in imports_of(relative_folder, [config]) if (folder / SWEEP).is_file() else ():
             print(line, flush=True)
     if command.search == "population":
         rules, members = population_of(command, config)
         check_members(members, command)
-        with run_folder(folder, clobber=command.clobber, run_files=OURS):
+        with run_folder(folder, clobber=command.clobber, run_files=SWEEP_FILES):
             record(folder, command, config)
             members = with_code(members, folder, command)
             return run_population(folder, command, members, rules)
     search, known = search_of(command, config)
     check_members([search_space.apply(config, setting) for setting in known] or [config], command)
-    with run_folder(folder, clobber=command.clobber, run_files=OURS):
+    with run_folder(folder, clobber=command.clobber, run_files=SWEEP_FILES):
         record(folder, command, config)
         results: list[Result] = []
-        for index, tried in enumerate(rounds(search, results, folder)):
-            trained = run_round(folder, index, tried, command, config)
-            if isinstance(trained, int):
-                return trained
-            results += trained
+        for index, round_settings in enumerate(rounds(search, results, folder)):
+            outcome = run_round(folder, index, round_settings, command, config)
+            if isinstance(outcome, int):
+                return outcome
+            results += outcome
         report.report(folder, results, config, command.select_by)
     return 0
 
 
 def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:
-    """The Python files that a sweep uses, by name as the config writes them.
+    """Return the paths of the Python files that a sweep uses, by their name in the config.
 
-    Other hosts can read the sweep's folder, but not always the originals.
+    With a launcher these are copies, because other hosts may not have the originals.
     """
     return copies.of_run(folder) if command.launcher == "local" else copies.paths_of_copies(folder)
 
 
 def with_code(members: Sequence[Config], folder: Path, command: SweepFlags) -> list[Config]:
-    """Copies the Python files of configs into a sweep's folder; returns configs that use them."""
+    """Copy the Python files of configs into a sweep's folder, and return configs that use them."""
     for note in dict.fromkeys(note for member in members for note in copy_code(member, folder)):
         print(note, flush=True)
     return [with_copies(member, files_of(folder, command)) for member in members]
 
 
 def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Setting]]:
-    """The search for settings, and those of its settings that are known beforehand.
+    """Return the search, and the settings that are known before training.
 
     Raises:
-        ValueError: a grid or ranges that are wrong.
+        ValueError: the grid or the search space is invalid.
     """
     if command.search == "grid":
         known = search_space.grid_settings(search_space.parse_grid(command.grid, config))
@@ -119,20 +118,20 @@ def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Setting
         known = search_space.random_settings(ranges, command.num_trials, config.seed)
         return Fixed(known), known
 
-    def makes_sense(setting: Setting) -> None:
+    def check(setting: Setting) -> None:
         search_space.apply(config, setting)
 
     size, seed = command.optuna_batch, config.seed
-    return Optuna(ranges, command.num_trials, size, seed, makes_sense), []
+    return Optuna(ranges, command.num_trials, size, seed, check), []
 
 
 def check_members(members: Sequence[Config], command: SweepFlags) -> None:
-    """Checks agents; builds one of each structure, without computing, if it will train here.
+    """Check the agents, and print warnings about settings without effect.
 
-    Prints the settings that have no effect in any of them.
+    With the local launcher, one agent of each program is built, without computing.
 
     Raises:
-        ValueError: no such environment or devices, or agents that cannot train side by side.
+        ValueError: a config, environment or device is invalid, or agents cannot share a program.
     """
     groups = group_up(members)
     for group in groups:
@@ -147,18 +146,18 @@ def check_members(members: Sequence[Config], command: SweepFlags) -> None:
 
 
 def record(folder: Path, command: SweepFlags, config: Config) -> None:
-    """Writes the definition of the sweep, or compares it with that of the sweep it continues.
+    """Write the definition of the sweep; on resume, compare it with the saved one.
 
     Raises:
-        ValueError: the folder holds another sweep.
+        ValueError: the folder contains another sweep.
     """
-    shown = flatten(dataclasses.replace(config, run_dir="", devices=0))
+    definition = flatten(dataclasses.replace(config, run_dir="", devices=0))
     for field in dataclasses.fields(SweepFlags):
         if field.name not in WHERE:
-            shown[field.name] = getattr(command, field.name)
+            definition[field.name] = getattr(command, field.name)
     if command.search_space:
-        shown["search_space"] = read_yaml(Path(command.search_space))
-    new = as_text(shown)
+        definition["search_space"] = read_yaml(Path(command.search_space))
+    new = as_text(definition)
     path = folder / SWEEP
     if path.is_file():
         old = read_yaml(path)
@@ -166,34 +165,33 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
         changed = [key for key in new if old.get(key) != new[key] and not key.startswith(free)]
         if changed:
             raise ValueError(
-                f"{folder} was made with {changed[0]} = {old.get(changed[0])}, not "
-                f"{new[changed[0]]}. Use another --run_dir, or --clobber to delete it and start "
-                f"from scratch."
+                f"{folder} contains a sweep with {changed[0]} = {old.get(changed[0])}, not "
+                f"{new[changed[0]]}. Use another --run_dir, or --clobber to delete it."
             )
     write_whole(path, dump(new))
 
 
 def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list[Setting]]:
-    """Yields settings to train side by side, round after round; repeats rounds on disk first."""
+    """Yield the settings of each round. Rounds of an interrupted sweep come first."""
     index = 0
     while True:
         path = folder / "rounds" / f"{index:03d}" / "settings.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        tried = search.next([(r.setting, r.score) for r in results], known)
-        if not tried:
+        settings = search.next([(r.setting, r.score) for r in results], known)
+        if not settings:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(as_text(tried)))
-        yield tried
+        write_whole(path, json.dumps(as_text(settings)))
+        yield settings
         index += 1
 
 
 def run_round(
-    sweep_folder: Path, index: int, tried: Sequence[Setting], command: SweepFlags, config: Config
+    sweep_folder: Path, index: int, settings: Sequence[Setting], command: SweepFlags, config: Config
 ) -> list[Result] | int:
-    """Trains settings and returns their results, or the exit code if training did not finish."""
+    """Train settings, and return their results, or the exit code if training did not finish."""
     folder = sweep_folder / "rounds" / f"{index:03d}"
-    configs = [search_space.apply(config, setting) for setting in tried]
+    configs = [search_space.apply(config, setting) for setting in settings]
     configs = with_code(configs, sweep_folder, command)
     members = [
         dataclasses.replace(c, seed=c.seed + i, num_seeds=1, num_shards=1)
@@ -206,7 +204,7 @@ def run_round(
     ]
     plural = "s" * (len(groups) > 1)
     print(
-        f"{len(tried)} settings x {config.num_seeds} seeds in {len(groups)} program{plural}",
+        f"{len(settings)} settings x {config.num_seeds} seeds in {len(groups)} program{plural}",
         flush=True,
     )
     if command.launcher == "local":
@@ -215,33 +213,35 @@ def run_round(
         codes = launcher(command.launcher)(groups, folder, command.launcher_options)
     if any(codes):
         return next(filter(None, codes))
-    return scores.score(groups, tried, configs, command.select_by)
+    return scores.score(groups, settings, configs, command.select_by)
 
 
 def population_of(command: SweepFlags, config: Config) -> tuple[Rules, list[Config]]:
-    """The rules of a population, and the configs that it starts with.
+    """Return the rules of a population, and its initial configs.
 
     Raises:
-        ValueError: a number is out of its range, or a range is of structure.
+        ValueError: a number is out of range, or a range is not of a tunable number.
     """
     ranges = search_space.load_ranges(Path(command.search_space), config)
     steps = command.population_interval or config.total_timesteps / 20
     interval = max(1, round(steps / config.steps_per_update))
     rules = rules_of(ranges, interval, command.population_share, command.population_factor)
-    drawn = search_space.random_settings(ranges, command.num_trials, config.seed)
+    samples = search_space.random_settings(ranges, command.num_trials, config.seed)
     return rules, [
         dataclasses.replace(
             search_space.apply(config, setting), seed=config.seed + i, num_seeds=1, num_shards=1
         )
-        for i, setting in enumerate(drawn)
+        for i, setting in enumerate(samples)
     ]
 
 
 def run_population(folder: Path, command: SweepFlags, members: list[Config], rules: Rules) -> int:
-    """Trains a population and reports it; returns the exit code."""
+    """Train a population, report it, and return the exit code."""
     setup = resolve(one_shard(members[0]), members=members)
     setup = replace(setup, devices=tuple(start_jax(setup)))
-    print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
+    print(
+        f"population of {len(members)} agents, selection every {rules.interval} updates", flush=True
+    )
     code = packing.train_batch(folder / "population", setup, rules)
     if not code:
         report.report_population(folder, members, rules, command.select_by)

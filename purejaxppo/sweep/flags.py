@@ -1,61 +1,65 @@
-"""Checks of a sweep's flags against each other."""
+"""Checks of a sweep's flags."""
 
 from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.config.schema import Config
 from purejaxppo.sweep.launchers import launcher
 
 WHERE = ("config", "memory_gb", "launcher", "launcher_options", "clobber")
-"""Flags that do not change the results."""
+"""Flags that do not affect results."""
 
 
 def check_flags(command: SweepFlags, config: Config) -> None:
-    """Raises ValueError unless the flags fit the search."""
+    """Raise ValueError if a flag is missing or does not apply to the search."""
     if command.launcher != "local":
         launcher(command.launcher)
     if command.launcher_options and command.launcher == "local":
-        raise ValueError("--launcher_options are for --launcher ray and slurm")
+        raise ValueError("--launcher_options requires --launcher ray or slurm.")
     if config.logging.wandb_project:
         raise ValueError(
-            "logging.wandb_project is not supported by sweep. A sweep writes results.csv, and its "
-            "runs write metrics.csv."
+            "logging.wandb_project is not supported by sweep. Results are in results.csv, and "
+            "metrics in the runs' metrics.csv."
         )
     if config.num_shards > 1:
         raise ValueError(
-            f"num_shards = {config.num_shards}: a sweep fills devices with agents, each in one "
-            f"shard; leave num_shards at 0"
+            f"num_shards = {config.num_shards} is not supported by sweep, which divides agents "
+            f"among devices. Use num_shards = 0."
         )
     if command.search == "grid":
         if not command.grid:
             raise ValueError(
-                "--grid FIELD=VALUES says what to vary, or --search random, optuna or population "
-                "with --num_trials and --search_space; none is there"
+                "--grid is missing. Use --grid FIELD=VALUES, or --search random, optuna or "
+                "population with --num_trials and --search_space."
             )
         if command.search_space or command.num_trials:
             flag = "--search_space" if command.search_space else "--num_trials"
-            raise ValueError(f"{flag} is for --search random, optuna or population, not for a grid")
+            raise ValueError(f"{flag} requires --search random, optuna or population.")
         return
     kind = f"--search {command.search}"
     if command.grid:
-        raise ValueError(f"--grid and {kind} are there: only one of them can be")
+        raise ValueError(f"--grid does not support {kind}. Use one of them.")
     if command.num_trials < 1:
-        raise ValueError(f"{kind} needs --num_trials of at least 1, not {command.num_trials}")
+        raise ValueError(f"--num_trials = {command.num_trials}: {kind} requires at least 1.")
     if not command.search_space:
-        raise ValueError(f"{kind} draws from ranges: name a YAML file of them with --search_space")
+        raise ValueError(f"--search_space is missing. {kind} requires a YAML file of ranges.")
     if command.search == "population":
         check_population(command, config)
 
 
 def check_population(command: SweepFlags, config: Config) -> None:
-    """Raise ValueError if a flag does not fit a population."""
+    """Raise ValueError if a flag does not apply to a population."""
     if command.launcher != "local":
         raise ValueError(
-            "--search population is one program on one machine: leave --launcher at local"
+            "--search population is one program and does not support --launcher. Remove it."
         )
     if command.memory_gb:
         raise ValueError(
-            "--search population is one program, which --memory_gb cannot cut: leave it out"
+            "--search population is one program and does not support --memory_gb. Remove it."
         )
     if config.num_seeds > 1:
-        raise ValueError("--search population gives each agent its own seed: leave num_seeds at 1")
+        raise ValueError(
+            "--search population does not support num_seeds > 1. Use --num_trials for more agents."
+        )
     if command.num_trials < 2:
-        raise ValueError(f"--num_trials = {command.num_trials}: a population has at least 2 agents")
+        raise ValueError(
+            f"--num_trials = {command.num_trials}: a population requires at least 2 agents."
+        )

@@ -1,7 +1,7 @@
-"""A sweep's agents in batches: each a run of many agents in one program, as large as fits.
+"""Division of a sweep's agents into groups and batches, and their training.
 
-Settings of one structure are one group, which compiles once. A group's agents, each setting with
-each seed, are cut into batches where they do not fit into memory together.
+Settings that differ only in tunable numbers form a group. A group's agents, each setting with each
+seed, are divided into batches that fit into memory. A batch is one run in one program.
 """
 
 import gc
@@ -30,23 +30,23 @@ from purejaxppo.runs.training import Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.sweep.search_space import structure
 
-SHARE = 0.8
-"""Share of the free memory that a sweep takes by default."""
+MEMORY_SHARE = 0.8
+"""Fraction of the free memory that a sweep uses by default."""
 PLAN = "batches.json"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Agents of one structure, and the folder of their runs; a value that can be pickled."""
+    """Agents that can share a program, and the folder of their runs. It can be pickled."""
 
     folder: str
     members: tuple[Config, ...]
     memory: float = 0.0
-    """Budget in bytes; 0: a share of what is free."""
+    """Memory budget in bytes; 0: `MEMORY_SHARE` of the free memory."""
 
 
 def group_up(members: Sequence[Config]) -> list[list[Config]]:
-    """Groups agents by structure, in the order of each group's first agent."""
+    """Group agents by structure, in the order of each group's first agent."""
     groups: dict[Any, list[Config]] = {}
     for member in members:
         groups.setdefault(structure(member), []).append(member)
@@ -54,7 +54,7 @@ def group_up(members: Sequence[Config]) -> list[list[Config]]:
 
 
 def train_groups(groups: Sequence[Group]) -> list[int]:
-    """Train groups in turn, up to one that fails or is interrupted; return their exit codes."""
+    """Train groups one by one until one fails or is interrupted; return their exit codes."""
     codes = []
     for group in groups:
         codes.append(train_group(group))
@@ -64,33 +64,33 @@ def train_groups(groups: Sequence[Group]) -> list[int]:
 
 
 def train_group(group: Group) -> int:
-    """Trains the rest of a group, batch after batch; returns the first exit code that is not 0."""
+    """Train the batches of a group; return the first exit code that is not 0."""
     setup = resolve(one_shard(group.members[0]), members=group.members)
     setup = replace(setup, devices=tuple(start_jax(setup)))
     folder = Path(group.folder)
     for index, members in enumerate(plan(group, setup)):
         code = train_batch(folder / f"batch-{index:03d}", replace(setup, members=members))
-        gc.collect()  # its programs and agents, which refer to each other
+        gc.collect()  # frees the programs and agents, which refer to each other
         if code:
             return code
     return 0
 
 
 def one_shard(config: Config) -> Config:
-    """Return a config whose environments are not divided: a sweep divides its agents."""
+    """Return a config with one shard, because a sweep divides agents among devices."""
     return replace(config, num_shards=1)
 
 
 def plan(group: Group, setup: Setup) -> list[tuple[Config, ...]]:
-    """Divides a group into batches; as planned before, if any of these has a save."""
+    """Divide a group into batches. The saved plan is used if a batch has a checkpoint."""
     path = Path(group.folder) / PLAN
     members = group.members
-    begun = any(path.parent.glob("batch-*/checkpoints/[0-9]*"))
-    if path.is_file() and begun:
+    has_checkpoints = any(path.parent.glob("batch-*/checkpoints/[0-9]*"))
+    if path.is_file() and has_checkpoints:
         sizes = json.loads(path.read_text(encoding="utf-8"))
     else:
         width = 1 if setup.on_host else len(setup.devices)
-        sizes = cut(len(members), fitting(group, setup, width), width)
+        sizes = batch_sizes(len(members), max_batch(group, setup, width), width)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(sizes))
     batches, start = [], 0
@@ -101,50 +101,52 @@ def plan(group: Group, setup: Setup) -> list[tuple[Config, ...]]:
     return batches
 
 
-def cut(count: int, limit: int, width: int) -> list[int]:
-    """Sizes of batches of at most `limit` agents: as few and as equal as can be.
+def batch_sizes(count: int, limit: int, width: int) -> list[int]:
+    """Return the sizes of as few and as equal batches as possible, each of at most `limit` agents.
 
-    Each is a multiple of `width`, so that all devices have work; together they may be more than
-    `count`, by less than `width` for each: such slots are filled with a copy.
+    Each size is a multiple of `width`, so all devices have work. Copies fill extra slots.
 
-        cut(10, 100, 2) = [10], cut(9, 100, 2) = [10], cut(10, 4, 2) = [4, 4, 2]
+        batch_sizes(10, 100, 2) = [10]
+        batch_sizes(9, 100, 2) = [10]
+        batch_sizes(10, 4, 2) = [4, 4, 2]
     """
     limit = max(limit // width, 1) * width
     number = math.ceil(count / limit)
     size = math.ceil(count / number / width) * width
     sizes = [size] * (count // size)
-    left = count - sum(sizes)
-    return sizes + [math.ceil(left / width) * width] * (left > 0)
+    remaining = count - sum(sizes)
+    return sizes + [math.ceil(remaining / width) * width] * (remaining > 0)
 
 
-def fitting(group: Group, setup: Setup, width: int) -> int:
-    """Number of a group's agents that fit into memory together, by XLA's memory analysis.
+def max_batch(group: Group, setup: Setup, width: int) -> int:
+    """Return the number of a group's agents that fit into memory, by XLA's memory analysis.
 
     Raises:
-        ValueError: not even the fewest that a program can be made of.
+        ValueError: not even `width` agents fit.
     """
     devices, cores = setup.devices, cpu_cores()
     part = min(len(devices) / cores, 1.0) if devices[0].platform == "cpu" else 1.0
-    budget = group.memory or SHARE * part * free_memory(devices)
-    whole = cut(len(group.members), len(group.members), width)[0]
-    needed = measure(setup, whole)
+    budget = group.memory or MEMORY_SHARE * part * free_memory(devices)
+    all_agents = batch_sizes(len(group.members), len(group.members), width)[0]
+    needed = measure(setup, all_agents)
     if needed <= budget:
-        return whole
+        return all_agents
     few, more = width, 2 * width
     least = measure(setup, few)
     if least > budget:
         raise ValueError(
-            f"{few} agents need {least / 1e9:.3f} GB, and the budget is {budget / 1e9:.3f} GB: "
-            f"give more with --memory_gb, or make them smaller (env.num_envs, ppo.rollout_length)"
+            f"{few} agents need {least / 1e9:.3f} GB, but the memory budget is "
+            f"{budget / 1e9:.3f} GB. Increase --memory_gb, or reduce env.num_envs or "
+            f"ppo.rollout_length."
         )
     slope = (measure(setup, more) - least) / (more - few)
-    return min(few + int((budget - least) / max(slope, 1.0)), whole - width)
+    return min(few + int((budget - least) / max(slope, 1.0)), all_agents - width)
 
 
 def measure(setup: Setup, size: int) -> float:
-    """Bytes that `size` agents take: their largest program, and a copy of them to be saved."""
-    filled = tuple(setup.members[i % len(setup.members)] for i in range(size))
-    programs = without_hang(Programs(divide(replace(setup, members=filled), setup.devices)))
+    """Return the bytes that `size` agents need: their largest program and a checkpoint."""
+    agents = tuple(setup.members[i % len(setup.members)] for i in range(size))
+    programs = without_hang(Programs(divide(replace(setup, members=agents), setup.devices)))
     try:
         return _bytes(programs)
     finally:
@@ -161,25 +163,25 @@ def _bytes(programs: Programs) -> float:
 
 
 def program_bytes(compiled: Any) -> int:
-    """Bytes that a compiled program needs on each device: arguments, results and work space."""
-    found = compiled.memory_analysis()
+    """Return the bytes that a compiled program needs on each device."""
+    analysis = compiled.memory_analysis()
     return (
-        found.argument_size_in_bytes
-        + found.output_size_in_bytes
-        + found.temp_size_in_bytes
-        - found.alias_size_in_bytes
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        + analysis.temp_size_in_bytes
+        - analysis.alias_size_in_bytes
     )
 
 
 def free_memory(devices: Sequence[jax.Device]) -> float:
-    """Bytes that are free: the devices' own memory, or the machine's if they are its cores."""
+    """Return the free bytes of the devices; for CPU devices, of the host."""
     if devices[0].platform != "cpu":
         stats = [device.memory_stats() or {} for device in devices]
         limits = [s["bytes_limit"] - s["bytes_in_use"] for s in stats if "bytes_limit" in s]
         return float(min(limits) * len(limits)) if limits else math.inf
-    found = [line.split() for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
-    free = float(found[0][1]) * 1024 if found else math.inf
-    for limit, used in CGROUPS:  # a container's or a batch job's
+    available = [x.split() for x in _lines("/proc/meminfo") if x.startswith("MemAvailable:")]
+    free = float(available[0][1]) * 1024 if available else math.inf
+    for limit, used in CGROUPS:  # limits of containers and batch jobs
         numbers = [*_lines(limit), *_lines(used)]
         if len(numbers) == 2 and all(number.isdigit() for number in numbers):
             free = min(free, float(numbers[0]) - float(numbers[1]))
@@ -203,12 +205,12 @@ def _lines(path: str) -> list[str]:
 
 
 def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
-    """Trains a batch in its folder, or the rest of it; returns the exit code.
+    """Train a batch in its folder, or resume it; return the exit code.
 
     Args:
-        folder: of the batch.
-        setup: its members, and all devices.
-        rules: of a population, whose agents copy each other; None: they do not.
+        folder: folder of the batch.
+        setup: the batch's agents, and all devices.
+        rules: rules of a population; None for independent agents.
     """
     members = setup.members
     config = replace(one_shard(members[0]), run_dir=str(folder))
@@ -219,26 +221,27 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
             members = tuple(old_members)
             if any(compare(old, config)):
                 raise ValueError(
-                    f"{folder} was made by another sweep. Use --clobber to start from scratch."
+                    f"{folder} belongs to another sweep. Use another --run_dir, or "
+                    f"--clobber to delete it."
                 )
         setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)
         programs = without_hang(Programs(setup, functions_of(rules)))
         run = open_training(programs, folder, console)
         if run.finished:
-            console.print_line(f"{folder} is trained")
+            console.print_line(f"{folder} is already trained")
             run.close()
             return 0
         return train_agents(run, rules)
 
 
 def functions_of(rules: Rules | None) -> MakeTrainFunctions:
-    """The functions that a batch compiles."""
+    """Return the factory of the functions that a batch compiles."""
     return ppo_functions if rules is None else population_functions(rules)
 
 
 def train_agents(run: Training, rules: Rules | None) -> int:
-    """Trains the agents of a batch or of a population; returns the exit code."""
+    """Train the agents of a batch or a population; return the exit code."""
     try:
         if rules is None:
             code = execute(run)
@@ -247,16 +250,16 @@ def train_agents(run: Training, rules: Rules | None) -> int:
                 rules, run.config.ppo.rollout_length, run.programs.spec.max_episode_steps
             ):
                 run.console.print_line(warning)
-            added = AddPopulation(rules)
-            code = execute(run, [added], added.columns)
+            hook = AddPopulation(rules)
+            code = execute(run, [hook], hook.columns)
         return code or (128 + run.signal if run.signal else 0)
     except NotFiniteError as error:
         if rules is not None:
             raise
-        run.console.print_line(f"{run.run_dir}: {error}")  # its agents have no score
+        run.console.print_line(f"{run.run_dir}: {error}")  # these agents have no score
         return 0
     except OutOfMemoryError as error:
         raise ValueError(
-            f"{len(run.members)} agents ran out of memory ({error}). Set a smaller --memory_gb, "
+            f"{len(run.members)} agents ran out of memory ({error}). Reduce --memory_gb, "
             f"then run the same command to resume."
         ) from error

@@ -1,4 +1,4 @@
-"""Pictures of a sweep: scores over settings, and the curves of a population."""
+"""Figures of a sweep: scores by setting, and curves of a population."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ from purejaxppo.sweep.search_space import show
 
 
 def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:
-    """Draws a line for one key, a heat map for a full grid of two, else parallel axes."""
+    """Plot a line for one key, a heat map for a full grid of two, otherwise parallel axes."""
     keys = [key for key in keys if len({show(r.setting[key]) for r in results}) > 1] or keys[:1]
     levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
-    full = math.prod(map(len, levels)) == len(results)
-    wide = len(keys) > 2
-    figure = new_figure(max(7, 1.5 * len(keys)) if wide else 7, 4.8)
+    is_full_grid = math.prod(map(len, levels)) == len(results)
+    width = max(7, 1.5 * len(keys)) if len(keys) > 2 else 7
+    figure = new_figure(width, 4.8)
     axes = figure.add_subplot()
     if len(keys) == 1:
         line(axes, results, keys[0])
-    elif len(keys) == 2 and full:
+    elif len(keys) == 2 and is_full_grid:
         heat_map(figure, axes, results, keys, levels)
     else:
         parallel_axes(figure, axes, results, keys)
@@ -33,25 +33,25 @@ def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str)
 
 
 def line(axes, results: Sequence[Result], key: str) -> None:
-    """Draws the score over one setting, with the confidence interval of the mean."""
-    given = [r.setting[key] for r in results]
-    numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in given)
-    order = np.argsort(given) if numeric else np.arange(len(given))
-    x = np.array(given)[order] if numeric else np.arange(len(given))
+    """Plot the score over one setting, with the confidence interval of the mean."""
+    values = [r.setting[key] for r in results]
+    numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
+    order = np.argsort(values) if numeric else np.arange(len(values))
+    x = np.array(values)[order] if numeric else np.arange(len(values))
     means = np.array([results[i].score for i in order])
     half = np.array([float(confidence(np.array(results[i].scores))) for i in order])
     axes.errorbar(x, means, yerr=np.nan_to_num(half), marker="o", capsize=3)
     if numeric and is_log(x):
         axes.set_xscale("log")
     elif not numeric:
-        axes.set_xticks(x, [show(value) for value in given])
+        axes.set_xticks(x, [show(setting) for setting in values])
     axes.set_xlabel(key)
     axes.set_ylabel("return (95 % confidence band)")
     axes.grid(alpha=0.3)
 
 
 def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[str]]) -> None:
-    """Draws the score over two settings."""
+    """Plot the score over two settings as a heat map."""
     table = np.full((len(levels[0]), len(levels[1])), np.nan)
     for r in results:
         row, column = (
@@ -71,13 +71,13 @@ def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[s
 
 
 def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) -> None:
-    """Draws a line per setting over all keys that vary, coloured by score; the best on top."""
+    """Plot a line per setting over all varying keys, coloured by score, with the best on top."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     scores = np.array([r.score for r in results])
-    known = scores[np.isfinite(scores)]
-    norm = Normalize(*((known.min(), known.max()) if known.size else (0, 1)))
+    finite = scores[np.isfinite(scores)]
+    norm = Normalize(*((finite.min(), finite.max()) if finite.size else (0, 1)))
     colors = ScalarMappable(norm, "viridis")
     columns = [heights([r.setting[key] for r in results]) for key in keys]
     for i in np.argsort(np.nan_to_num(scores, nan=-np.inf)):
@@ -100,7 +100,7 @@ def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) 
 
 
 def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Positions of values on an axis from 0 to 1, and its marks."""
+    """Return the positions of values on an axis from 0 to 1, and its tick labels."""
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
         x = np.asarray(values, float)
         scaled = np.log(x) if is_log(x) else x
@@ -113,14 +113,14 @@ def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]
 
 
 def is_log(x: np.ndarray) -> bool:
-    """True if positive numbers span so much that a logarithmic axis shows them better."""
+    """Return True if all numbers are positive and span more than a factor of 20."""
     return bool(np.min(x) > 0 and np.max(x) / np.min(x) > 20)
 
 
 def plot_population(
     path: Path, curves: Mapping[int, Sequence[Row]], rules: Rules, title: str
 ) -> None:
-    """Draws members' returns and numbers over environment steps; the best at the end on top."""
+    """Plot the members' returns and numbers over environment steps, with the best on top."""
     keys = ["eval/return_mean", *(f"population/{name}" for name, _, _ in rules.bounds)]
     if not any(keys[0] in row for rows in curves.values() for row in rows):
         keys[0] = "charts/episodic_return"
@@ -129,9 +129,9 @@ def plot_population(
     best = max(curves, key=lambda i: np.nan_to_num(value(curves[i], "last"), nan=-np.inf))
     for axes, key in zip(panels, keys, strict=True):
         for index, rows in curves.items():
-            shown = [(row["global_step"], row[key]) for row in rows if key in row]
+            points = [(row["global_step"], row[key]) for row in rows if key in row]
             style = {"color": "C1", "lw": 2, "zorder": 3} if index == best else {"color": "0.6"}
-            axes.plot(*np.array(shown).reshape(-1, 2).T, **{"lw": 0.8, **style})
+            axes.plot(*np.array(points).reshape(-1, 2).T, **{"lw": 0.8, **style})
         low = min((row[key] for rows in curves.values() for row in rows if key in row), default=0)
         if key.startswith("population/") and low > 0:
             axes.set_yscale("log")

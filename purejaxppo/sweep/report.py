@@ -1,4 +1,4 @@
-"""Report of a sweep: a table, a picture, and the best as a config."""
+"""Report of a sweep: a table, a figure, and the best setting as a config."""
 
 import csv
 import dataclasses
@@ -19,29 +19,29 @@ from purejaxppo.sweep.pictures import plot, plot_population
 from purejaxppo.sweep.scores import Result, read_members, value
 from purejaxppo.sweep.search_space import apply, exact, show
 
-SHOWN = 20
-"""Settings in the table on the terminal."""
+MAX_PRINTED = 20
+"""Number of settings in the printed table."""
 
 
 def report(folder: Path, results: Sequence[Result], config: Config, objective: str) -> None:
-    """Writes results.csv, sweep.png and best.yaml, and prints the best settings."""
+    """Write results.csv, sweep.png and best.yaml, and print the best settings."""
     ranked = rank(results)
     keys = list(dict.fromkeys(key for result in results for key in result.setting))
     write_table(folder / "results.csv", ranked, keys)
-    what = f"{config.env.name}: {objective} return, mean of {config.num_seeds} seeds"
-    plot(folder / "sweep.png", results, keys, what)
-    named = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
-    about = f"the best of {len(results)} settings of {config.env.name}: {named}"
-    print_table(ranked, keys, what)
+    title = f"{config.env.name}: {objective} return, mean of {config.num_seeds} seeds"
+    plot(folder / "sweep.png", results, keys, title)
+    setting = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
+    about = f"Best of {len(results)} settings of {config.env.name}: {setting}"
+    print_table(ranked, keys, title)
     finish(folder, ranked[0], about)
 
 
 def report_population(
     folder: Path, members: Sequence[Config], rules: Rules, objective: str
 ) -> None:
-    """Report a population, as `report` does, with its tunable numbers at the end.
+    """Report a population as `report` does, with the final values of its tunable numbers.
 
-    Scores count from the time at which a member last became a copy of another agent.
+    A score uses the evaluations since the member last became a copy of another agent.
     """
     run = str(folder / "population")
     curves = read_members(run)
@@ -57,41 +57,43 @@ def report_population(
     write_table(folder / "results.csv", ranked, keys)
     plot_population(folder / "sweep.png", curves, rules, title)
     print_table(ranked, keys, title)
-    finish(folder, ranked[0], f"the best of {title}; its numbers at the end")
+    finish(folder, ranked[0], f"Best of {title}; final values")
 
 
 def rank(results: Sequence[Result]) -> list[Result]:
-    """Sorts results: the best first, those without a score last."""
+    """Sort results: the best first, those without a score last."""
     return sorted(results, key=lambda r: math.inf if math.isnan(r.score) else -r.score)
 
 
 def finish(folder: Path, best: Result, about: str) -> None:
-    """Writes the best setting, if any has a score, and prints the paths of all files."""
-    print(f"table: {folder / 'results.csv'}, picture: {folder / 'sweep.png'}")
+    """Write the best setting, if any has a score, and print the paths of all files."""
+    print(f"table: {folder / 'results.csv'}, figure: {folder / 'sweep.png'}")
     if math.isnan(best.score):
-        print("no best.yaml: no setting has a score, since its agents diverged or ended no episode")
+        print("no best.yaml: no setting has a score, because agents diverged or no episode ended")
         return
     write_best(folder / "best.yaml", best, about)
-    print_where(folder, best)
+    print_commands(folder, best)
 
 
 def write_best(path: Path, best: Result, about: str) -> None:
-    """Writes a result's config as YAML that `train` takes."""
+    """Write a result's config as a YAML file for `train`."""
     config = dataclasses.replace(best.config, run_dir="", num_seeds=1, num_shards=0)
     write_whole(path, f"# {about}\n" + to_yaml(config))
 
 
-def print_where(folder: Path, best: Result) -> None:
-    """Prints the commands for the best setting and its best seed."""
-    again = folder.with_name(f"{folder.name}-best")
+def print_commands(folder: Path, best: Result) -> None:
+    """Print commands that train the best setting and evaluate its best seed."""
+    run_dir = folder.with_name(f"{folder.name}-best")
     config = folder / "best.yaml"
-    print(f"best: {command_line('train', '--config', config, '--run_dir', again)}")
+    print(
+        f"train the best setting: {command_line('train', '--config', config, '--run_dir', run_dir)}"
+    )
     run, index = best.places[int(np.nanargmax(np.nan_to_num(best.scores, nan=-np.inf)))]
-    print(f"its best seed: {command_line('evaluate', '--run', run, '--member', index)}")
+    print(f"evaluate its best seed: {command_line('evaluate', '--run', run, '--member', index)}")
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
-    """Writes a line per setting, the best first, with each seed's score and run folder."""
+    """Write a row per setting, the best first, with each seed's score and run folder."""
     with (
         atomic_write(path) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
@@ -113,7 +115,7 @@ def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> No
 
 
 def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> None:
-    """Prints the best settings."""
+    """Print the best settings."""
     from rich.console import Console
     from rich.table import Table
 
@@ -123,7 +125,7 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
         table.add_column(key, justify="right", overflow="fold")
     table.add_column("return", justify="right")
     table.add_column("± 95 %", justify="right")
-    for rank, result in enumerate(ranked[:SHOWN], 1):
+    for rank, result in enumerate(ranked[:MAX_PRINTED], 1):
         half = float(confidence(np.array(result.scores)))
         cells = [show(result.setting[key]) for key in keys]
         table.add_row(
@@ -134,5 +136,5 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
         )
     console = Console()
     console.print(table)
-    if len(ranked) > SHOWN:
-        console.print(f"and {len(ranked) - SHOWN} more")
+    if len(ranked) > MAX_PRINTED:
+        console.print(f"and {len(ranked) - MAX_PRINTED} more")

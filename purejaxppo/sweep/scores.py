@@ -1,4 +1,4 @@
-"""Scores of a sweep's settings, from the curves of the agents that were trained with them."""
+"""Scores of a sweep's settings, from the metrics of their agents."""
 
 import dataclasses
 import json
@@ -22,21 +22,21 @@ class Result(NamedTuple):
     setting: Setting
     config: Config
     scores: tuple[float, ...]
-    """Score of each seed; NaN where no episode was evaluated."""
+    """Score of each seed; NaN if no episode ended."""
     places: tuple[tuple[str, int], ...]
-    """The run folder and the index in it, of each seed."""
+    """For each seed, the run folder and the index in it."""
 
     @property
     def score(self) -> float:
-        """The mean over seeds."""
+        """Return the mean over seeds."""
         return float(np.mean(self.scores))
 
 
 def score(
-    groups: Sequence[Group], tried: Sequence[Setting], configs: Sequence[Config], objective: str
+    groups: Sequence[Group], settings: Sequence[Setting], configs: Sequence[Config], objective: str
 ) -> list[Result]:
-    """The results of settings whose agents were trained in `groups`."""
-    found: dict[Any, tuple[float, tuple[str, int]]] = {}
+    """Return the results of settings whose agents were trained in `groups`."""
+    scores_and_places: dict[Any, tuple[float, tuple[str, int]]] = {}
     for group in groups:
         sizes = json.loads((Path(group.folder) / PLAN).read_text(encoding="utf-8"))
         places = [
@@ -46,24 +46,25 @@ def score(
         ]
         curves = {folder: read_members(folder) for folder, _ in places}
         for member, (folder, index) in zip(group.members, places, strict=False):
-            worth = value(curves[folder].get(index, []), objective)
-            found[identity(member)] = (worth, (folder, index))
+            member_score = value(curves[folder].get(index, []), objective)
+            scores_and_places[identity(member)] = (member_score, (folder, index))
     results = []
-    for setting, config in zip(tried, configs, strict=True):
+    for setting, config in zip(settings, configs, strict=True):
         seeds = [dataclasses.replace(config, seed=config.seed + i) for i in range(config.num_seeds)]
-        scores, where = zip(*(found[identity(seed)] for seed in seeds), strict=True)
-        results.append(Result(dict(setting), config, scores, where))
+        pairs = (scores_and_places[identity(seed)] for seed in seeds)
+        scores, places_of_seeds = zip(*pairs, strict=True)
+        results.append(Result(dict(setting), config, scores, places_of_seeds))
     return results
 
 
 def identity(config: Config) -> Any:
-    """A key that identifies an agent of a sweep."""
+    """Return a key that identifies an agent of a sweep."""
     config = dataclasses.replace(config, num_seeds=1, num_shards=1)
     return structure(config), config.ppo, config.seed
 
 
 def read_members(folder: str) -> dict[int, list[Row]]:
-    """The rows of a run of many agents, by agent."""
+    """Return the rows of a run with several agents, by agent."""
     rows: dict[int, list[Row]] = {}
     for row in read_csv(Path(folder) / "metrics.csv"):
         rows.setdefault(int(row["member"]), []).append(row)
@@ -71,13 +72,13 @@ def read_members(folder: str) -> dict[int, list[Row]]:
 
 
 def value(rows: Sequence[Row], objective: str) -> float:
-    """Scores an agent by the evaluations in its rows or, without these, by its training returns.
+    """Score an agent by the evaluations in its rows, or by its training returns if it has none.
 
-    The score is NaN for an agent that is not finite at its end or whose evaluation has no mean; the
-    best of its evaluations still counts. A row of training returns is
-    NaN, too, if more than `MOST_DIVERGED` of its episodes diverged and have no return.
+    The score is NaN if the agent is not finite at the end, or if an evaluation has no mean; the
+    objective "best" still uses the other evaluations. A row of training returns counts as NaN if
+    more than `MOST_DIVERGED` of its episodes diverged.
     """
-    broken = bool(rows) and rows[-1].get("charts/finite", 1.0) == 0
+    is_broken = bool(rows) and rows[-1].get("charts/finite", 1.0) == 0
     trained = [training_return(row) for row in rows if "charts/episodic_return" in row]
     evaluated = [row["eval/return_mean"] for row in rows if "eval/return_mean" in row]
     for returns in (evaluated, trained):
@@ -85,14 +86,14 @@ def value(rows: Sequence[Row], objective: str) -> float:
             if objective == "best" and returns is evaluated:
                 return max((x for x in returns if not math.isnan(x)), default=math.nan)
             mean = float(np.mean(returns))
-            most = math.nan if math.isnan(mean) else max(returns)  # a NaN may stand anywhere
-            known = {"last": returns[-1], "best": most, "mean": mean}[objective]
-            return math.nan if broken else known
+            best = math.nan if math.isnan(mean) else max(returns)  # max ignores some NaNs
+            result = {"last": returns[-1], "best": best, "mean": mean}[objective]
+            return math.nan if is_broken else result
     return math.nan
 
 
 def training_return(row: Row) -> float:
-    """The mean return of a row's episodes; NaN where too many of them diverged to be counted."""
+    """Return the mean return of a row's episodes; NaN if too many of them diverged."""
     ended, diverged = row.get("charts/episodes", 0.0), row.get("charts/diverged", 0.0)
-    few = diverged <= MOST_DIVERGED * (ended + diverged)
-    return row["charts/episodic_return"] if few else math.nan
+    has_few_diverged = diverged <= MOST_DIVERGED * (ended + diverged)
+    return row["charts/episodic_return"] if has_few_diverged else math.nan

@@ -1,4 +1,4 @@
-"""Searches of a sweep: choose the next settings by the scores so far."""
+"""Search methods of a sweep, which choose the next settings from the scores so far."""
 
 import importlib.util
 import math
@@ -16,47 +16,47 @@ from purejaxppo.sweep.search_space import (
     entry_of,
 )
 
-MOST_INVALID = 100
-"""Invalid settings in succession after which a search fails."""
+MAX_INVALID = 100
+"""Number of consecutive invalid settings after which a search fails."""
 
 Scored = Sequence[tuple[Setting, float]]
 
 
 class Search(Protocol):
-    """Chooses settings, round after round."""
+    """Interface of a search method."""
 
     def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
-        """Chooses the next settings to train side by side; none when the search is over.
+        """Return the settings of the next round; [] when the search is over.
 
         Args:
-            scored: every setting tried so far and its score (NaN: no evaluation).
-            known: the settings of this round in the sweep that this one continues.
+            scored: all settings so far with their scores; NaN without evaluation.
+            known: on resume, the saved settings of this round.
         """
         ...
 
 
 class Fixed:
-    """Settings that are known beforehand: one round."""
+    """A fixed list of settings, trained in one round."""
 
     def __init__(self, settings: Sequence[Setting]) -> None:
-        """Takes all settings."""
+        """Store the settings."""
         self._settings = list(settings)
 
     def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
-        """Returns all settings, then none."""
+        """Return all settings in the first round."""
         del known
         return [] if scored else self._settings
 
 
 class Optuna:
-    """Optuna's tree-structured Parzen estimator (Akiba et al. 2019), a batch of trials at a time.
+    """Optuna's tree-structured Parzen estimator (Akiba et al. 2019), with batches of trials.
 
     Args:
-        ranges: to choose from.
-        count: settings in all.
-        batch: settings at a time.
-        seed: of the sampler.
-        check: raises ValueError for an invalid setting; another is chosen then.
+        ranges: the search space.
+        count: total number of settings.
+        batch: number of settings per round.
+        seed: seed of the sampler.
+        check: raises ValueError for an invalid setting, which is replaced by another.
     """
 
     def __init__(
@@ -67,36 +67,36 @@ class Optuna:
         seed: int,
         check: Callable[[Setting], None] = lambda setting: None,
     ) -> None:
-        """Starts a study.
+        """Create a study.
 
         Raises:
             ValueError: Optuna is not installed.
         """
         if importlib.util.find_spec("optuna") is None:
-            raise ValueError("optuna is not installed: pip install 'purejaxppo[optuna]'")
+            raise ValueError("optuna is not installed. Run: pip install 'purejaxppo[optuna]'")
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(direction="maximize")
         self._ranges, self._count, self._batch = dict(ranges), count, batch
         self._seed, self._check = seed, check
-        self._asked: list[Any] = []
+        self._trials: list[Any] = []
         self._failed = optuna.trial.TrialState.FAIL
 
     def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
-        """Chooses a batch of settings, or as many as are left."""
-        for trial, (_, score) in zip(self._asked, scored[-len(self._asked) :], strict=True):
+        """Return the next batch of settings; the last one may be smaller."""
+        for trial, (_, score) in zip(self._trials, scored[-len(self._trials) :], strict=True):
             if math.isnan(score):
                 self._study.tell(trial, state=self._failed)
             else:
                 self._study.tell(trial, score)
-        left = min(self._batch, self._count - len(scored))
-        # A sampler of its own for each round: what it draws does not depend on resuming.
+        size = min(self._batch, self._count - len(scored))
+        # A new sampler for each round, so samples are the same after a resume.
         self._study.sampler = self._sampler(self._seed + len(scored))
         for setting in known or ():
-            self._study.enqueue_trial(self._numbered(setting))
-        self._asked = [self._ask() for _ in range(left)]
-        return [self._setting(trial.params) for trial in self._asked]
+            self._study.enqueue_trial(self._indexed(setting))
+        self._trials = [self._ask() for _ in range(size)]
+        return [self._setting(trial.params) for trial in self._trials]
 
     def _sampler(self, seed: int) -> Any:
         from optuna.samplers import TPESampler
@@ -105,23 +105,25 @@ class Optuna:
         return TPESampler(seed=seed, constant_liar=True, n_startup_trials=startup)
 
     def _ask(self) -> Any:
-        """Asks for the next valid trial; raises ValueError if none of many is valid."""
-        for _ in range(MOST_INVALID):
+        """Return the next valid trial; raise ValueError after `MAX_INVALID` invalid ones."""
+        for _ in range(MAX_INVALID):
             trial = self._study.ask(self._distributions())
             try:
                 self._check(self._setting(trial.params))
             except ValueError as error:
                 self._study.tell(trial, state=self._failed)
-                wrong = error
+                last_error = error
             else:
                 return trial
-        raise wrong
+        raise last_error
 
     def _distributions(self) -> dict[str, Any]:
         import optuna.distributions as kinds
 
-        def of(values: SearchRange) -> Any:
-            if isinstance(values, Choice):  # by number: Optuna takes no lists of layer widths
+        def distribution(values: SearchRange) -> Any:
+            if isinstance(
+                values, Choice
+            ):  # by index, because Optuna does not support lists as choices
                 return kinds.CategoricalDistribution(tuple(range(len(values.values))))
             assert isinstance(values, Uniform | LogUniform)
             log = isinstance(values, LogUniform)
@@ -129,7 +131,7 @@ class Optuna:
                 return kinds.IntDistribution(int(values.low), int(values.high), log=log)
             return kinds.FloatDistribution(values.low, values.high, log=log)
 
-        return {key: of(values) for key, values in self._ranges.items()}
+        return {key: distribution(values) for key, values in self._ranges.items()}
 
     def _setting(self, params: Mapping[str, Any]) -> Setting:
         return {
@@ -137,34 +139,40 @@ class Optuna:
             for key, values in self._ranges.items()
         }
 
-    def _numbered(self, setting: Setting) -> dict[str, Any]:
-        """Undoes `_setting`; lists that were tuples before JSON are found, too."""
+    def _indexed(self, setting: Setting) -> dict[str, Any]:
+        """Invert `_setting`. Tuples and lists are equal, because JSON has only lists."""
 
-        def number(values: SearchRange, given: Any) -> Any:
+        def index(values: SearchRange, value: Any) -> Any:
             if not isinstance(values, Choice):
-                return given
+                return value
             plain = [list(v) if isinstance(v, tuple) else v for v in values.values]
-            return plain.index(list(given) if isinstance(given, tuple) else given)
+            return plain.index(list(value) if isinstance(value, tuple) else value)
 
-        return {key: number(values, setting[key]) for key, values in self._ranges.items()}
+        return {key: index(values, setting[key]) for key, values in self._ranges.items()}
 
 
 def rules_of(
     ranges: Mapping[str, SearchRange], interval: int, share: float, factor: float
 ) -> Rules:
-    """Builds the rules of a population from ranges of tunable numbers.
+    """Return the rules of a population.
+
+    Args:
+        ranges: ranges of tunable numbers.
+        interval: updates between selections.
+        share: fraction of the population that a selection replaces.
+        factor: factor that perturbs numbers of copies.
 
     Raises:
-        ValueError: a range is of something that a compiled program cannot change.
+        ValueError: a field is not tunable, or a range is a choice.
     """
     bounds = []
     for key, values in ranges.items():
         if key not in TUNABLE and entry_of(key) is None:
             raise ValueError(
-                f"a population changes numbers inside one program, and {key} is part of its "
-                f"structure; what may vary is {', '.join(sorted(TUNABLE))}"
+                f"{key}: --search population supports only tunable numbers: "
+                f"{', '.join(sorted(TUNABLE))}."
             )
         if not isinstance(values, Uniform | LogUniform):
-            raise ValueError(f"a population perturbs {key}: give it a uniform or log_uniform range")
+            raise ValueError(f"{key}: --search population requires a uniform or log_uniform range.")
         bounds.append((key.removeprefix("ppo."), values.low, values.high))
     return Rules(tuple(bounds), interval, share, factor)

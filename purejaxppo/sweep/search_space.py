@@ -1,6 +1,6 @@
-"""Settings of a sweep, from a grid or drawn from ranges.
+"""Settings of a sweep, from a grid or a search space.
 
-A setting is a flat mapping from dotted names of config fields to values, over a base config.
+A setting maps dotted names of config fields to values that override a base config.
 """
 
 import dataclasses
@@ -23,32 +23,32 @@ Setting = dict[str, Any]
 DEFAULTS = Config()
 
 NOT_SWEPT = frozenset(
-    name for name, about, _ in settings_of(DEFAULTS) if not about.get("swept", True)
+    name for name, metadata, _ in settings_of(DEFAULTS) if not metadata.get("swept", True)
 )
-"""Fields that a sweep cannot vary: seeds, and fields of running, evaluating and saving."""
+"""Fields that a sweep cannot vary, such as seeds, evaluation and logging."""
 
 ENTRY = "ppo.term_coefs."
-"""Prefix of the number of one coefficient, as in ppo.term_coefs.0."""
+"""Prefix of a single coefficient, as in ppo.term_coefs.0."""
 
 
 class SearchRange(Protocol):
-    """Values that one field may take."""
+    """A distribution over the values of a field."""
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draws a value."""
+        """Draw a value."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """Values from low to high, each as likely; whole numbers for a field of whole numbers."""
+    """Uniform distribution from low to high, of whole numbers if `whole`."""
 
     low: float
     high: float
     whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """Draws a value."""
+        """Draw a value."""
         if self.whole:
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         return float(rng.uniform(self.low, self.high))
@@ -56,76 +56,78 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True)
 class LogUniform:
-    """Values from low to high, each order of magnitude as likely."""
+    """Log-uniform distribution from low to high, rounded to whole numbers if `whole`."""
 
     low: float
     high: float
     whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """Draws a value."""
+        """Draw a value."""
         value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
         return min(max(round(value), int(self.low)), int(self.high)) if self.whole else value
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Values of a list, each as likely."""
+    """Uniform distribution over a list of values."""
 
     values: tuple[Any, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draws a value."""
+        """Draw a value."""
         return self.values[int(rng.integers(len(self.values)))]
 
 
 def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[Any]]:
-    """Parses values per field from texts such as `ppo.learning_rate=1e-4,3e-4`, over a base config.
+    """Parse the values of fields from texts such as `ppo.learning_rate=1e-4,3e-4`.
 
     Raises:
-        ValueError: one sentence about the first text that is wrong.
+        ValueError: a text, field or value is invalid.
     """
     grid: dict[str, list[Any]] = {}
     for text in texts:
-        name, equals, listed = text.partition("=")
-        if not equals or not listed.strip():
+        name, equals, values_text = text.partition("=")
+        if not equals or not values_text.strip():
             raise ValueError(
-                f"--grid {text}: expected a field and values, as in ppo.gamma=0.98,0.99"
+                f"--grid {text}: must be a field and values, such as ppo.gamma=0.98,0.99."
             )
         key = check_key(name.strip(), "--grid")
         if key in grid:
-            raise ValueError(f"--grid {key} is given twice; list all its values in one")
+            raise ValueError(f"--grid {key}: the field is repeated. List all its values once.")
         try:
-            values = yaml.load(f"[{listed}]", Loader)
+            values = yaml.load(f"[{values_text}]", Loader)
         except (yaml.YAMLError, ValueError) as error:
-            raise ValueError(f"--grid {text}: the values are not a list such as 1,2,3") from error
+            raise ValueError(f"--grid {text}: the values must be a list, such as 1,2,3.") from error
         values = [check_value(key, value, f"--grid {key}", base) for value in values]
         if len(set(map(repr, values))) < len(values):
-            raise ValueError(f"--grid {text}: a value is there twice")
+            raise ValueError(f"--grid {text}: duplicate value. Remove it.")
         grid[key] = values
     return grid
 
 
 def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """Every combination, the last field varying fastest."""
+    """Return all combinations, the last field varying fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, SearchRange]:
-    """Loads ranges from a YAML file, over a base config.
+    """Load a search space from a YAML file.
 
         ppo.learning_rate: {log_uniform: [1e-5, 1e-2]}
         ppo.ent_coef: {uniform: [0, 0.02]}
         network.activation: {choice: [tanh, relu]}
 
     Raises:
-        ValueError: one sentence about the first entry that is wrong.
+        ValueError: the file does not exist, or an entry is invalid.
     """
     if not path.is_file():
-        raise ValueError(f"--search_space {path}: no such file")
+        raise ValueError(f"--search_space {path}: no such file.")
     data = read_yaml(path)
     if not data:
-        raise ValueError(f"{path}: names no field to vary")
+        raise ValueError(
+            f"{path}: the file is empty. Add a range such as ppo.gamma: {{uniform: [0.9, 0.999]}}."
+        )
     return {
         key: _parse_range(path.name, check_key(str(key), path.name), value, base)
         for key, value in data.items()
@@ -135,79 +137,81 @@ def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, SearchRange]:
 KINDS = {"uniform": Uniform, "log_uniform": LogUniform, "choice": Choice}
 
 
-def _parse_range(where: str, key: str, given: Any, base: Config) -> SearchRange:
+def _parse_range(where: str, key: str, entry: Any, base: Config) -> SearchRange:
     place = f"{where}: {key}"
-    if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in KINDS:
+    if not isinstance(entry, Mapping) or len(entry) != 1 or next(iter(entry)) not in KINDS:
         raise ValueError(
-            f"{place} = {given!r} is not a range; expected one of {{uniform: [low, high]}}, "
-            f"{{log_uniform: [low, high]}}, {{choice: [a, b]}}"
+            f"{place} = {entry!r}: must be {{uniform: [low, high]}}, {{log_uniform: [low, high]}} "
+            f"or {{choice: [a, b]}}."
         )
-    ((kind, values),) = given.items()
+    ((kind, values),) = entry.items()
     if not isinstance(values, list) or not values:
-        raise ValueError(f"{place}: {kind} needs a list of values, not {values!r}")
+        raise ValueError(f"{place}: {kind} requires a list of values, not {values!r}.")
     checked = [check_value(key, value, place, base) for value in values]
     if kind == "choice":
         return Choice(tuple(checked))
     if len(checked) != 2 or any(isinstance(x, bool | str | tuple | dict) for x in checked):
-        raise ValueError(f"{place}: {kind} needs two numbers, [low, high], not {values!r}")
+        raise ValueError(f"{place}: {kind} requires two numbers, [low, high], not {values!r}.")
     low, high = cast(list[float], checked)
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"{place}: {kind} from {low} to {high} has no end")
+        raise ValueError(f"{place}: {kind} from {low} to {high} must be finite.")
     if not low < high:
-        raise ValueError(f"{place}: {kind} from {low} to {high} is empty; low must be below high")
+        raise ValueError(
+            f"{place}: {kind} from {low} to {high} is empty. low must be less than high."
+        )
     if kind == "log_uniform" and low <= 0:
-        raise ValueError(f"{place}: log_uniform starts at {low}; it must start above 0")
+        raise ValueError(f"{place}: log_uniform from {low}: must start above 0.")
     return KINDS[kind](low, high, whole=all(isinstance(x, int) for x in checked))
 
 
 def random_settings(ranges: Mapping[str, SearchRange], count: int, seed: int) -> list[Setting]:
-    """Draws `count` settings from ranges; the same for the same seed."""
+    """Draw `count` settings; the same seed gives the same settings."""
     rng = np.random.default_rng(seed)
     return [{key: range_.draw(rng) for key, range_ in ranges.items()} for _ in range(count)]
 
 
 def check_key(key: str, where: str) -> str:
-    """Checks that a sweep may vary the field of a dotted name; returns the name.
+    """Return the dotted name of a field that a sweep may vary.
 
     Raises:
-        ValueError: there is none of this name, or a sweep may not vary it.
+        ValueError: the field is unknown, or a sweep may not vary it.
     """
     if key not in HINTS and entry_of(key) is None:
         raise ValueError(f"{where}: {unknown(key, HINTS)}")
     if key in NOT_SWEPT:
-        hint = "; --num_seeds says how many seeds each setting gets" * (key == "seed")
-        raise ValueError(f"{where}: {key} is not a setting that learning depends on{hint}")
+        hint = " Use --num_seeds for several seeds of each setting." if key == "seed" else ""
+        raise ValueError(f"{where}: a sweep cannot vary {key}.{hint}")
     return key
 
 
 def check_value(key: str, value: Any, where: str, base: Config) -> Any:
-    """Converts a value to its field's type.
+    """Convert a value to its field's type.
 
     Raises:
-        ValueError: it does not fit.
+        ValueError: the value is invalid.
     """
     try:
-        config = from_dict(apply_overrides(as_data(base), whole({key: value}, base)))
+        config = from_dict(apply_overrides(as_data(base), with_coefs({key: value}, base)))
     except ValueError as error:
         message = str(error).removeprefix("config: ")
         if message.startswith(key):
             raise ValueError(f"{where}: {message}") from error
-        return value  # does not fit the defaults' sizes: checked with the config of the sweep
+        return value  # conflicts with another default; checked with the config of the sweep
     place = entry_of(key)
     return flatten(config)[key] if place is None else config.ppo.coefs[place]
 
 
 def entry_of(key: str) -> int | None:
-    """The number of a coefficient in ppo.term_coefs, as 0 in ppo.term_coefs.0; else None."""
+    """Return the index of a single coefficient, such as 0 for ppo.term_coefs.0, else None."""
     place = key.removeprefix(ENTRY)
     return int(place) if place != key and place.isdecimal() else None
 
 
-def whole(setting: Mapping[str, Any], config: Config) -> Setting:
-    """A setting with single coefficients put into the list of a config's.
+def with_coefs(setting: Mapping[str, Any], config: Config) -> Setting:
+    """Return a setting in which single coefficients are replaced by the whole list.
 
     Raises:
-        ValueError: the config has fewer terms.
+        ValueError: the config has fewer auxiliary losses.
     """
     plain = {key: value for key, value in setting.items() if entry_of(key) is None}
     coefs = list(plain.get(ENTRY[:-1], config.ppo.coefs))
@@ -216,35 +220,35 @@ def whole(setting: Mapping[str, Any], config: Config) -> Setting:
         if place is None:
             continue
         if place >= len(coefs):
-            raise ValueError(f"{key}: there are {len(coefs)} ppo.terms, counted from 0")
+            raise ValueError(f"{key}: ppo.terms has {len(coefs)} auxiliary losses, counted from 0.")
         coefs[place] = value
     return plain if plain == dict(setting) else plain | {ENTRY[:-1]: coefs}
 
 
 def apply(config: Config, setting: Setting) -> Config:
-    """Applies a setting to a config.
+    """Apply a setting to a config.
 
     Raises:
-        ValueError: its fields do not go together.
+        ValueError: the resulting config is invalid.
     """
-    plain = apply_overrides(as_data(config), whole(setting, config))
-    named = ", ".join(f"{key} = {value}" for key, value in setting.items())
-    return from_dict(plain, where=f"setting {named}" if named else "config")
+    plain = apply_overrides(as_data(config), with_coefs(setting, config))
+    text = ", ".join(f"{key} = {value}" for key, value in setting.items())
+    return from_dict(plain, where=f"setting {text}" if text else "config")
 
 
 def structure(config: Config) -> tuple[tuple[str, Any], ...]:
-    """The structure of a compiled program: every field but tunable ones and the seed."""
+    """Return all fields that determine the compiled program: not the tunable ones and the seed."""
     flat = flatten(config)
     return tuple((k, repr(v)) for k, v in flat.items() if k not in TUNABLE and k != "seed")
 
 
 def exact(value: Any) -> str:
-    """Formats a setting's value in full, so that it can be given again."""
+    """Format a value in full precision."""
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def show(value: Any) -> str:
-    """Formats a setting's value, shortened."""
+    """Format a value with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return exact(value)

@@ -19,7 +19,7 @@ linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="needs Linux")
 def test_a_system_without_the_scheduling_class_gets_a_one_sentence_error(monkeypatch):
     monkeypatch.delattr(os, "SCHED_IDLE", raising=False)
     with pytest.raises(
-        ValueError, match=r"^keep_cores_awake = true: \w+ does not have .*= false\.$"
+        ValueError, match=r"^keep_cores_awake = true: \w+ does not support .*= false\.$"
     ):
         awake.check()
 

@@ -267,5 +267,5 @@ def test_only_process_0_reports_processes_with_different_commands(flag, values, 
     both = [by_hand(port, index, flag, value) for index, value in enumerate(values)]
     first, second = map(result, both)
     sentence = "process 1 has another command, config or version than process 0"
-    assert first == (2, "", f"error: {sentence}. Start all of them with the same ones.\n")
+    assert first == (2, "", f"error: {sentence}. Start all processes with the same ones.\n")
     assert second == (2, "", "")

@@ -357,8 +357,8 @@ def test_sigterm_before_the_first_update_ends_all_processes_immediately():
 
 
 WRONG = [
-    (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
-    (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
+    (["--num_shards", "1"], "num_shards = 1: cannot be divided among 2 processes"),
+    (["--env.num_envs", "5", "--num_shards", "5"], "Use 1 or 5 processes"),
     (["--num_shards", "0", "--env.num_envs", "7"], "must be divisible by num_shards = 2. Try"),
     (
         ["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"],
@@ -423,7 +423,7 @@ def test_an_error_of_one_process_is_raised_in_all_with_its_index(monkeypatch):
 def test_process_0_reports_a_wrong_flag_before_any_compile():
     (code, out, err), other = ends(slurm("--num_shards", "1", "--run_dir", "never"))
     assert (code, out) == (2, "")
-    assert err.startswith("error: num_shards = 1 cannot be divided among 2 processes")
+    assert err.startswith("error: num_shards = 1: cannot be divided among 2 processes")
     assert err.count("\n") == 1
     assert other == (2, "", "")
     assert not Path("never").exists()

@@ -40,7 +40,7 @@ def change():
 
 def refused(name, value):
     """Return a pattern for the start of the error."""
-    return rf"^{name.upper()} = {value}: .*\. Unset this variable, or change {name} in the program"
+    return rf"^{name.upper()} = {value}: .*\. Unset this environment variable, or change {name} in"
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_a_program_with_64_bits_can_import_the_package_and_the_error_names_the_v
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "JAX_ENABLE_X64 = True: purejaxppo computes in 32 bits. Unset this variable, or change "
-        "jax_enable_x64 in the program that sets it.\n"
+        "JAX_ENABLE_X64 = True: purejaxppo computes in 32 bits. Unset this environment variable, "
+        "or change jax_enable_x64 in your program.\n"
     )
 
 

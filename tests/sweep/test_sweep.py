@@ -36,7 +36,7 @@ from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, pictures, report
-from purejaxppo.sweep.packing import Group, cut, group_up
+from purejaxppo.sweep.packing import Group, batch_sizes, group_up
 from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search import Optuna
 from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform, apply
@@ -109,7 +109,7 @@ def table(folder):
     ],
 )
 def test_agents_are_divided_into_few_equal_batches(count, limit, width, sizes):
-    assert cut(count, limit, width) == sizes
+    assert batch_sizes(count, limit, width) == sizes
 
 
 @pytest.mark.toy
@@ -117,7 +117,7 @@ def test_agents_are_divided_into_few_equal_batches(count, limit, width, sizes):
 def test_every_agent_is_in_a_batch_and_no_batch_is_too_large(count):
     for limit in (1, 3, 8, 100):
         for width in (1, 2, 4):
-            sizes = cut(count, limit, width)
+            sizes = batch_sizes(count, limit, width)
             assert all(0 < size <= max(limit, width) and size % width == 0 for size in sizes)
             assert count <= sum(sizes) < count + width
 
@@ -210,13 +210,13 @@ def test_the_memory_of_a_batch_of_agents_is_measured(config_file, capsys):
     assert same_results("cut", "all")
     capsys.readouterr()
     assert sweep(config_file, *flags, "none", "--memory_gb", needed / 4e9) == 2
-    assert "give more with --memory_gb" in capsys.readouterr().err
+    assert "Increase --memory_gb" in capsys.readouterr().err
     assert sweep(config_file, *flags, "none", "--memory_gb", 1) == 0
 
 
 @pytest.mark.toy
 def test_batches_are_planned_again_if_no_checkpoint_exists(tmp_path, make_config, monkeypatch):
-    monkeypatch.setattr(packing, "fitting", lambda group, *rest: int(group.memory))
+    monkeypatch.setattr(packing, "max_batch", lambda group, *rest: int(group.memory))
     members = tuple(make_config(seed=i) for i in range(4))
     group = Group(str(tmp_path), members, memory=4)
     setup = setup_of(members[0], members=members)
@@ -313,11 +313,14 @@ def test_another_sweep_in_the_same_folder_is_rejected(swept, config_file, capsys
     before = table(swept)
     assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--run_dir", "swept") == 2
     error = error_of(capsys)
-    assert "swept was made with num_seeds = 2, not 1" in error
+    assert "swept contains a sweep with num_seeds = 2, not 1" in error
     other = ("--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2, "--run_dir", "swept")
     assert sweep(config_file, *other) == 2
     error = error_of(capsys)
-    assert "was made with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']" in error
+    assert (
+        "contains a sweep with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']"
+        in error
+    )
     assert "--clobber to delete this run" in error
     assert table(swept) == before
 
@@ -364,12 +367,12 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "--grid FIELD=VALUES says what to vary, or --search random, optuna or population"),
+        ((), "--grid is missing. Use --grid FIELD=VALUES, or --search random, optuna"),
         (
             ("--grid", RATES, "--search", "random", "--num_trials", 3),
-            "--grid and --search random are there",
+            "--grid does not support --search random",
         ),
-        (("--search", "random", "--num_trials", 3), "name a YAML file of them with --search_space"),
+        (("--search", "random", "--num_trials", 3), "--search_space is missing"),
         (
             ("--search", "random", "--num_trials", 3, "--search_space", "no.yaml"),
             "--search_space no.yaml: no such file",
@@ -380,15 +383,15 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
         (
             ("--grid", RATES, "--search_space", "ranges.yaml"),
-            "--search_space is for --search random, optuna or population, not for a grid",
+            "--search_space requires --search random, optuna or population",
         ),
         (("--grid", "ppo.num_minibatches=3"), "is not divisible by ppo.num_minibatches = 3"),
         (("--grid", RATES, "--num_seeds", 0), "num_seeds = 0: must be at least 1"),
         (("--grid", RATES, "--devices", 64), "devices = 64: JAX finds only"),
         (("--grid", RATES, "--launcher", "cloud"), "must be one of local, ray, slurm"),
-        (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
+        (("--grid", RATES, "--launcher_options", "a", 1), "requires --launcher ray or slurm"),
         (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),
-        (("--grid", RATES, "--num_shards", 2), "leave num_shards at 0"),
+        (("--grid", RATES, "--num_shards", 2), "Use num_shards = 0"),
         (
             ("--grid", RATES, "--logging.wandb_project", "x"),
             "logging.wandb_project is not supported by sweep",
@@ -408,11 +411,11 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
                 "--memory_gb",
                 1,
             ),
-            "which --memory_gb cannot cut",
+            "does not support --memory_gb",
         ),
         (
             ("--search", "population", "--num_trials", 1, "--search_space", "ranges.yaml"),
-            "--num_trials = 1: a population has at least 2 agents",
+            "--num_trials = 1: a population requires at least 2 agents",
         ),
         (
             (
@@ -429,7 +432,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
         (
             ("--search", "population", "--num_trials", 4, "--search_space", "sizes.yaml"),
-            "is part of its structure",
+            "supports only tunable numbers",
         ),
         (
             (
@@ -572,7 +575,7 @@ def test_an_optuna_sweep_resumes(small_agents, config_file, capsys):
     shutil.rmtree(second / "group-000")
     capsys.readouterr()
     assert sweep(config_file, *flags, "--run_dir", "parts") == 0
-    assert "batch-000 is trained" in capsys.readouterr().out
+    assert "batch-000 is already trained" in capsys.readouterr().out
     assert [r["returns"] for r in table("parts")] == [r["returns"] for r in table("whole")]
     assert len(table("whole")) == 4
 

@@ -1,8 +1,7 @@
-"""Launchers: they train the groups of a sweep on other machines.
+"""Launchers, which train the groups of a sweep on other hosts.
 
-A launcher is a module with a function `launch`. A group is a plain value, and its runs are folders
-on a file system that all machines share. If a worker process dies, only unsaved steps are lost: the
-group is run again and resumes.
+A launcher is a module with a function `launch`. A group can be pickled, and its runs are folders in
+a shared file system. If a worker process dies, its group is restarted and resumes.
 """
 
 import importlib
@@ -14,13 +13,13 @@ from typing import Any
 from purejaxppo.sweep.packing import Group
 
 RETRIES = 3
-"""Number of times that a group whose worker process died is run again."""
+"""Number of restarts of a group whose worker process died."""
 
 Launcher = Callable[[Sequence[Group], Path, Mapping[str, Any]], list[int]]
 """(groups, folder for logs, options of the launcher) -> exit codes."""
 
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
-"""The package that each launcher needs; the extra has the launcher's name."""
+"""The package that each launcher requires. The extra has the launcher's name."""
 
 
 def launcher(name: str) -> Launcher:

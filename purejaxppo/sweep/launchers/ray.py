@@ -1,4 +1,4 @@
-"""Groups of a sweep as tasks on a Ray cluster."""
+"""Launcher that trains groups as Ray tasks."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,19 @@ from purejaxppo.sweep.packing import Group, train_group
 
 
 def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> list[int]:
-    """Run a Ray task per group, in the cluster of RAY_ADDRESS or in a new one on this machine.
+    """Run a Ray task per group, in the cluster of RAY_ADDRESS or in a new local one.
 
     Args:
-        groups: of the sweep.
-        folder: unused; Ray has its own logs.
-        options: of `ray.remote`. Without num_cpus, a group takes as many cores as the smallest
-            machine has, or as `devices` says. Without num_gpus these cores are its devices.
+        groups: the groups of the sweep.
+        folder: unused, because Ray has its own logs.
+        options: options of `ray.remote`. num_cpus defaults to `devices`, or to the cores of the
+            smallest host. Without num_gpus, these cores are the group's devices.
 
     Returns:
         The groups' exit codes.
 
     Raises:
-        ValueError: a group's own error, or a worker process that died too often.
+        ValueError: a group raised an error, or its worker process died too often.
     """
     del folder
     if not ray.is_initialized():
@@ -42,16 +42,16 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
         raise ValueError(str(error.cause)) from error
     except ray.exceptions.RayError as error:
         raise ValueError(
-            f"a Ray worker was lost {RETRIES + 1} times; the same command resumes ({error})"
+            f"a Ray worker died {RETRIES + 1} times ({error}). Run the same command to resume."
         ) from error
     except KeyboardInterrupt:
         for reference in pending:
-            ray.cancel(reference)  # a KeyboardInterrupt in the worker, which saves
+            ray.cancel(reference)  # raises KeyboardInterrupt in the worker, which saves
         ray.wait(pending, num_returns=len(pending), timeout=60)
         raise
 
 
 def on_cores(group: Group, cores: int) -> Group:
-    """Copy a group, with `cores` as its devices."""
+    """Return a copy of a group that uses `cores` cores as devices."""
     members = tuple(dataclasses.replace(member, devices=cores) for member in group.members)
     return dataclasses.replace(group, members=members)

@@ -1,4 +1,4 @@
-"""Groups of a sweep as SLURM jobs, by submitit."""
+"""Launcher that trains groups as SLURM jobs, with submitit."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,16 +17,16 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
     """Run a SLURM job per group.
 
     Args:
-        groups: of the sweep.
-        folder: the jobs' logs are in its folder `jobs`.
-        options: of submitit's executor: timeout_min, slurm_partition, gpus_per_node, cpus_per_task
-            and so on. With cluster = local, the jobs are processes on this machine.
+        groups: the groups of the sweep.
+        folder: folder of the sweep; logs are in its folder `jobs`.
+        options: options of submitit's executor, such as timeout_min, slurm_partition, gpus_per_node
+            and cpus_per_task. With cluster = local, jobs are local processes.
 
     Returns:
         The groups' exit codes.
 
     Raises:
-        ValueError: no SLURM here, a group's own error, or a worker process that died too often.
+        ValueError: SLURM is not available, a group raised an error, or a job died too often.
     """
     logs = folder / "jobs"
     parameters = {"timeout_min": 24 * 60, "name": "purejaxppo", **options}
@@ -40,29 +40,29 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
         raise ValueError(f"--launcher_options: {str(error).splitlines()[0]}") from error
     codes: dict[int, int] = {}
     for _ in range(RETRIES + 1):
-        left = [index for index in range(len(groups)) if index not in codes]
-        codes |= run_once(executor, {index: groups[index] for index in left})
+        remaining = [index for index in range(len(groups)) if index not in codes]
+        codes |= run_once(executor, {index: groups[index] for index in remaining})
         if len(codes) == len(groups):
             return [codes[index] for index in range(len(groups))]
     raise ValueError(
-        f"{len(groups) - len(codes)} jobs died {RETRIES + 1} times; their logs are in {logs}, and "
-        f"the same command resumes"
+        f"{len(groups) - len(codes)} jobs died {RETRIES + 1} times. See their logs in {logs}. Run "
+        f"the same command to resume."
     )
 
 
 def run_once(executor: submitit.Executor, groups: Mapping[int, Group]) -> dict[int, int]:
-    """Run a job per group, by number; return the exit codes of those whose process did not die."""
+    """Run a job per group; return the exit codes of the jobs that did not die, by index."""
     codes = {}
     try:
         jobs = {index: executor.submit(attempt, group) for index, group in groups.items()}
     except (FailedSubmissionError, FailedJobError) as error:
         reason = "; ".join(str(error).split("\n"))
-        raise ValueError(f"--launcher slurm: SLURM did not take a job ({reason})") from error
+        raise ValueError(f"--launcher slurm: SLURM rejected a job ({reason}).") from error
     try:
         for index, job in jobs.items():
             try:
                 outcome = job.result()
-            except FailedJobError:  # a fault of ours, with its traceback
+            except FailedJobError:  # a bug in this package: show the traceback
                 raise
             except UncompletedJobError:
                 continue
@@ -77,7 +77,7 @@ def run_once(executor: submitit.Executor, groups: Mapping[int, Group]) -> dict[i
 
 
 def attempt(group: Group) -> int | str:
-    """Train a group in a job; return its exit code or, for an error of the user's, its sentence."""
+    """Train a group in a job; return its exit code, or the message of an expected error."""
     try:
         return train_group(group)
     except (ValueError, OSError, SimulatorError, Stopped) as error:
