@@ -1,4 +1,7 @@
-"""A Pillow canvas at twice the size, so that lines come out smooth, and the colours used on it."""
+"""A canvas for smooth drawings with Pillow, and its colours.
+
+It draws at twice the size and scales down.
+"""
 
 from typing import Any
 
@@ -27,17 +30,17 @@ SERIES = (
 
 
 def font(size: int) -> Any:
-    """Pillow's own font at `size` pixels."""
+    """Return Pillow's default font at `size` pixels."""
     from PIL import ImageFont
 
     return ImageFont.load_default(size)
 
 
 class Canvas:
-    """Draws in pixels of the final picture, or in world units after `view`."""
+    """Draws in pixels of the final frame, or in world units after `view`."""
 
     def __init__(self, height: int, width: int, background: tuple = PAPER) -> None:
-        """Start an empty picture."""
+        """Start with an empty frame."""
         from PIL import Image, ImageDraw
 
         self.height, self.width = height, width
@@ -46,7 +49,10 @@ class Canvas:
         self.view((width / 2, height / 2), 1.0, flip=False)
 
     def view(self, origin: tuple, scale: float, *, flip: bool = True) -> None:
-        """Put world (0, 0) at pixel `origin`, a unit at `scale` pixels; y points up if flipped."""
+        """Map the world point (0, 0) to pixel `origin` and a unit to `scale` pixels.
+
+        With `flip`, y points up.
+        """
         self.scale = 2 * scale
         self.origin = 2 * np.asarray(origin, float)
         self.axes = np.array([1.0, -1.0 if flip else 1.0]) * self.scale
@@ -73,20 +79,20 @@ class Canvas:
         (x, y), r = self._at([centre])[0], 2 * radius
         self.pen.ellipse([x - r, y - r, x + r, y + r], fill=colour)
 
-    def text(self, where: tuple, words: str, colour: tuple = INK, size: int = 12, anchor="la"):
-        """Draw words at a pixel of the final picture."""
-        x, y = where
-        self.pen.text((2 * x, 2 * y), words, fill=colour, font=font(2 * size), anchor=anchor)
+    def text(self, position: tuple, text: str, colour: tuple = INK, size: int = 12, anchor="la"):
+        """Draw a text at a pixel of the final frame."""
+        x, y = position
+        self.pen.text((2 * x, 2 * y), text, fill=colour, font=font(2 * size), anchor=anchor)
 
     def frame(self) -> np.ndarray:
-        """The picture, uint8 [height, width, 3]."""
+        """Return the frame, uint8 [height, width, 3]."""
         return np.asarray(self.image.reduce(2))
 
 
-def fit(picture: np.ndarray, height: int, width: int, background: str = "black") -> np.ndarray:
-    """Scale a picture, uint8 [H, W, 3], into [height, width, 3]; preserve its proportions."""
+def fit(frame: np.ndarray, height: int, width: int, background: str = "black") -> np.ndarray:
+    """Scale a frame, uint8 [H, W, 3], to [height, width, 3], and preserve its proportions."""
     from PIL import Image, ImageOps
 
     lanczos = Image.Resampling.LANCZOS
-    image = ImageOps.pad(Image.fromarray(picture), (width, height), lanczos, background)
+    image = ImageOps.pad(Image.fromarray(frame), (width, height), lanczos, background)
     return np.asarray(image)

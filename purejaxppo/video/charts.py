@@ -1,4 +1,4 @@
-"""Pictures of any environment: images and grids as such, numbers as charts over time."""
+"""Drawings of any environment: images and grids as they are, numbers as charts over time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ EMPTY = (30, 34, 42)
 
 
 def frames(observations: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Yield one frame per observation: the first image among its arrays, else all its numbers."""
+    """Yield one frame per observation: its first image, or charts of all its numbers."""
     table = _leaves(observations)
     image = next((values for values in table.values() if _is_image(values)), None)
     if image is not None:
@@ -22,7 +22,7 @@ def frames(observations: Sequence[Any], *, height: int, width: int) -> Iterator[
 
 
 def _leaves(observations: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Every numeric array of the observations, by its name, stacked over time."""
+    """Return each numeric array of the observations by name, stacked over time."""
     import jax
 
     table: dict[str, list] = {}
@@ -40,7 +40,7 @@ def _is_image(values: np.ndarray) -> bool:
 
 
 def grids(images: np.ndarray, *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Enlarge images [T, H, W] or [T, H, W, C]; planes of few channels get distinct colours."""
+    """Enlarge images [T, H, W] or [T, H, W, C]. Each channel of a grid gets a colour."""
     from PIL import Image
 
     rows, columns = images.shape[1:3]
@@ -71,7 +71,7 @@ def _rule(canvas: Canvas, corner: tuple, shape: tuple, cell: int) -> None:
 
 
 def _colours(images: np.ndarray):
-    """A function from one image to uint8 [H, W, 3]."""
+    """Return a function from one image to uint8 [H, W, 3]."""
     if images.ndim == 4 and images.dtype != np.uint8:
         return _planes
     if images.ndim == 4:
@@ -88,15 +88,15 @@ def _colours(images: np.ndarray):
 
 
 def _planes(image: np.ndarray) -> np.ndarray:
-    """Draw each channel of [H, W, C] where it is above 0, in a colour; lower ones on top."""
-    picture = np.broadcast_to(np.array(EMPTY, np.uint8), (*image.shape[:2], 3)).copy()
+    """Colour each channel of [H, W, C] where it is positive. The lowest channels are on top."""
+    frame = np.broadcast_to(np.array(EMPTY, np.uint8), (*image.shape[:2], 3)).copy()
     for channel in reversed(range(image.shape[-1])):
-        picture[image[..., channel] > 0] = SERIES[channel % len(SERIES)]
-    return picture
+        frame[image[..., channel] > 0] = SERIES[channel % len(SERIES)]
+    return frame
 
 
 def numbers(table: dict[str, np.ndarray], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Draw every number of `table` [T, ...] over time: strips for a few, a heat map for many."""
+    """Draw all numbers of `table` [T, ...] over time: lines for a few, a heat map for many."""
     names, columns = [], []
     for name, values in table.items():
         flat = values.reshape(len(values), -1).astype(float)
@@ -134,24 +134,26 @@ def _strips(names: list[str], values: np.ndarray, height: int, width: int) -> It
 
 
 def _heat(values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """Draw a row per number, a column per step: blue below its episode's mean, orange above."""
+    """Draw a row per number and a column per step: blue below the mean, orange above."""
     from PIL import Image
 
     centred = values - values.mean(axis=0)
     share = (centred / np.maximum(np.abs(centred).max(axis=0), 1e-9)).T[..., None]
     ends = np.where(share < 0, np.array(SERIES[0]), np.array(SERIES[1]))
     paper = np.array([246.0, 246.0, 244.0])
-    picture = (paper + np.abs(share) * (ends - paper)).astype(np.uint8)
+    heat_map = (paper + np.abs(share) * (ends - paper)).astype(np.uint8)
     left, size = 54, (width - 74, height - TOP - 14)
-    enlarged = Image.fromarray(picture).resize((2 * size[0], 2 * size[1]), Image.Resampling.NEAREST)
+    enlarged = Image.fromarray(heat_map).resize(
+        (2 * size[0], 2 * size[1]), Image.Resampling.NEAREST
+    )
     for now in range(len(values)):
         canvas = Canvas(height, width)
-        shown = max(1, round(2 * size[0] * (now + 1) / len(values)))
-        canvas.image.paste(enlarged.crop((0, 0, shown, 2 * size[1])), (2 * left, 2 * TOP))
+        shown_width = max(1, round(2 * size[0] * (now + 1) / len(values)))
+        canvas.image.paste(enlarged.crop((0, 0, shown_width, 2 * size[1])), (2 * left, 2 * TOP))
         for row in (0, values.shape[1] - 1):
             at = TOP + size[1] * (row + 0.5) / values.shape[1]
             canvas.text((left - 8, at), str(row), MUTED, 11, "rm")
         canvas.view((0, 0), 1.0, flip=False)
-        edge = left + shown / 2
+        edge = left + shown_width / 2
         canvas.line([(edge, TOP), (edge, TOP + size[1])], INK, 1)
         yield canvas.frame()

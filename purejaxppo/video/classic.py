@@ -1,4 +1,4 @@
-"""Drawings of classic control, each from the simulator's own state."""
+"""Drawings of classic control tasks from the simulator's state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from purejaxppo.video.canvas import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, RED,
 
 
 def cartpole(canvas: Canvas, state: Any, params: Any) -> None:
-    """Draw a cart on a rail; the marks are the limits at which the episode ends."""
+    """Draw a cart on a rail. The marks are the limits at which the episode ends."""
     x, theta = float(state.x), float(state.theta)
     limit, pole = float(params.x_threshold), 2 * float(params.length)
     canvas.view((canvas.width / 2, 0.72 * canvas.height), canvas.width / (2.5 * limit))
@@ -24,7 +24,7 @@ def cartpole(canvas: Canvas, state: Any, params: Any) -> None:
 
 
 def pendulum(canvas: Canvas, state: Any, params: Any) -> None:
-    """Draw a rod from the middle; the bar below is the torque."""
+    """Draw a rod that turns around the centre. The bar below is the torque."""
     theta, torque = float(state.theta), float(state.last_u)
     canvas.view((canvas.width / 2, 0.47 * canvas.height), 0.36 * canvas.height)
     turn = np.linspace(0, 2 * np.pi, 73)
@@ -37,7 +37,7 @@ def pendulum(canvas: Canvas, state: Any, params: Any) -> None:
 
 
 def acrobot(canvas: Canvas, state: Any, params: Any) -> None:
-    """Draw two links from the middle; the line is the height to reach."""
+    """Draw two links that hang from the centre. The line is the height to reach."""
     first, second = float(params.link_length_1), float(params.link_length_2)
     a, b = float(state.joint_angle1), float(state.joint_angle1) + float(state.joint_angle2)
     canvas.view((canvas.width / 2, 0.52 * canvas.height), 0.21 * canvas.height)
@@ -87,7 +87,7 @@ DRAWINGS: dict[str, Callable[[Canvas, Any, Any], None]] = {
 
 
 def frames(name: str, states, params, *, height: int, width: int):
-    """Yield one frame per state of the gymnax task called `name`, one of `DRAWINGS`."""
+    """Yield one frame per state of a gymnax task, whose `name` is in `DRAWINGS`."""
     for state in states:
         canvas = Canvas(height, width)
         DRAWINGS[name](canvas, state, params)

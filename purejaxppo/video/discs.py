@@ -10,24 +10,24 @@ from purejaxppo.video.canvas import BLUE, FAINT, GREEN, MUTED, ORANGE, SERIES, C
 ADVERSARIES = ("adversary", "leadadversary", "eve")
 """Prefixes of the names of MPE's adversaries."""
 REACH = 1.4, 3.0
-"""Agents of MPE and `particles/` start in [-1, 1]^2: how far is shown at least, and at most if they
-go there."""
+"""Smallest and largest half-width of the visible area for MPE and `particles/`. Agents start in
+[-1, 1]^2, and the area grows with their positions."""
 ROLES = {"hunter": ORANGE, "prey": GREEN}
-"""Colours by the roles of `particles/`."""
+"""Colours of the roles of `particles/`."""
 
 
 class Scene(NamedTuple):
-    """Contents of one frame; units are those of the rectangle."""
+    """Contents of one frame, in units of the environment."""
 
     centres: np.ndarray  # [D, 2]
     radii: np.ndarray  # [D]
-    colours: list[tuple]  # of each disc; later ones lie on top
+    colours: list[tuple]  # of each disc; later discs cover earlier ones
     walls: np.ndarray = np.zeros((0, 2))  # [W, 2] lower corners of squares
     wall_size: float = 1.0
 
 
 def smax(env: Any, state: Any) -> Scene:
-    """Allies and enemies; the dead are pale."""
+    """Show allies and enemies. Dead units are pale."""
     units = state.state
     sides = [BLUE] * env.num_allies + [ORANGE] * env.num_enemies
     colours = [side if ok else FAINT for side, ok in zip(sides, units.unit_alive, strict=True)]
@@ -36,14 +36,14 @@ def smax(env: Any, state: Any) -> Scene:
 
 
 def mpe(env: Any, state: Any) -> Scene:
-    """Landmarks, and on top of them adversaries and other agents."""
+    """Show landmarks, and adversaries and other agents on top."""
     colours = [ORANGE if agent.startswith(ADVERSARIES) else BLUE for agent in env.agents]
     colours += [MUTED] * env.num_landmarks
     return Scene(np.asarray(state.p_pos)[::-1], np.asarray(env.rad)[::-1], colours[::-1])
 
 
 def jaxnav(env: Any, state: Any) -> Scene:
-    """Walls, goals, and robots, each in a colour of its own."""
+    """Show walls, goals, and robots in separate colours."""
     cell, count = float(env.map_obj.cell_size), env.num_agents
     walls = cell * np.argwhere(np.asarray(state.map_data))[:, ::-1]
     colours = [FAINT] * count + [SERIES[i % len(SERIES)] for i in range(count)]
@@ -52,7 +52,7 @@ def jaxnav(env: Any, state: Any) -> Scene:
 
 
 def particles(task: Any, state: Any) -> Scene:
-    """Landmarks or obstacles, and on top of them agents in the colour of their role."""
+    """Show landmarks or obstacles, and agents in the colours of their roles on top."""
     roles = [agent.rpartition("_")[0] for agent in task.agents]
     agents = [
         ROLES.get(role, BLUE) if alive else FAINT

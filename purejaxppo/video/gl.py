@@ -1,7 +1,7 @@
 """A child process that renders a MuJoCo video: `python gl.py model motion height width > frames`.
 
-It imports nothing of the library, so that it starts quickly, and it leaves by `os._exit`: drivers
-are known to fail while they close.
+It starts quickly, because it does not import the library. It ends with `os._exit`, because some
+drivers fail when they close.
 """
 
 import os
@@ -11,15 +11,15 @@ import mujoco
 import numpy as np
 
 LARGE = 10.0
-"""Metres from the middle of a floor to its edge; shorter floors are tables and the like."""
+"""Smallest distance in metres from the centre of a floor to its edge. Smaller planes are tables."""
 SHADOWS = 1024
-"""Pixels across the map of shadows; MuJoCo's 4096 take a third of the time without a GPU."""
+"""Width of the shadow map in pixels. MuJoCo's 4096 take a third of the time without a GPU."""
 
 
 def main(model_path: str, motion_path: str, height: str, width: str) -> None:
     """Write one frame per pose as raw uint8 RGB to standard output."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # drivers print; only frames may reach the parent
+    os.dup2(2, 1)  # drivers print to stdout, which must contain only frames
     model = mujoco.MjModel.from_binary_path(model_path)
     motion = dict(np.load(motion_path))
     cheapen(model)
@@ -56,7 +56,7 @@ def extend_floors(model) -> None:
 
 
 def camera_of(model) -> mujoco.MjvCamera:
-    """Return the model's first camera, else a free one, which tracks the heaviest floating body."""
+    """Return the model's first camera, or a free camera that tracks the heaviest floating body."""
     camera = mujoco.MjvCamera()
     mujoco.mjv_defaultFreeCamera(model, camera)
     floating = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE]

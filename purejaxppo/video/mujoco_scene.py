@@ -1,7 +1,7 @@
-"""Videos of MuJoCo models, by MuJoCo's own renderer.
+"""Videos of MuJoCo models with MuJoCo's renderer.
 
-It runs in a child process (`gl.py`): it picks its OpenGL at import from the environment variable
-MUJOCO_GL, and a broken driver kills the process that tries it.
+The renderer runs in a child process (`gl.py`), because it selects OpenGL at import by the
+environment variable MUJOCO_GL, and a broken driver kills the process.
 """
 
 import os
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 GL_BACKENDS = ("egl", "osmesa", "")
-"""Values of MUJOCO_GL to try; the last one is MuJoCo's default, which needs a display."""
+"""Values of MUJOCO_GL to try. The last one, MuJoCo's default, needs a display."""
 
 
 def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Yield one frame per pose, uint8 [height, width, 3], by the first back end that draws.
+    """Yield one frame per pose, uint8 [height, width, 3], with the first backend that works.
 
     Args:
         model: a MuJoCo model.
@@ -28,7 +28,7 @@ def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterato
         width: of a frame, in pixels.
 
     Raises:
-        ValueError: no OpenGL, or its driver fails.
+        ValueError: OpenGL is missing, or its driver fails.
     """
     import mujoco
 
@@ -56,7 +56,7 @@ def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterato
 
 
 def _missing(chosen: str | None) -> str:
-    """The sentence for a machine that cannot draw."""
+    """Return the message about missing OpenGL."""
     if chosen is not None:
         return (
             f"MUJOCO_GL = {chosen}: MuJoCo cannot render with it. Unset it to try EGL and OSMesa."
@@ -68,7 +68,7 @@ def _missing(chosen: str | None) -> str:
 
 
 def _rendered(model_path: Path, motion_path: Path, backend: str, shape) -> Iterator[np.ndarray]:
-    """Yield the frames of a child process that renders on `backend`; none where that fails."""
+    """Yield the frames of a child process that renders with `backend`; none if it fails."""
     command = [sys.executable, str(Path(__file__).with_name("gl.py"))]
     command += [str(word) for word in (model_path, motion_path, *shape)]
     size = 3 * shape[0] * shape[1]

@@ -3,9 +3,9 @@
 A task may define its own drawing with
 
     draw(states, *, height, width) -> an iterator of frames, uint8 [height, width, 3]
-    frame_rate: float                 states per second, so that videos run in real time
+    frame_rate: float                 states per second, for videos in real time
 
-and is otherwise drawn by its numbers (`video.charts`). Wrappers undo their nesting in `unwrap`.
+Otherwise, `video.charts` draws its observations. Wrappers remove their nesting in `unwrap`.
 """
 
 import base64
@@ -24,21 +24,21 @@ import numpy as np
 
 VIDEO_SUFFIXES = (".mp4", ".gif", ".html")
 SLOWEST, SMOOTH = 8.0, 30.0
-"""Pictures a second: the fewest of a gif, and the fewest of a simulator with more states."""
+"""Frames per second: the minimum of a gif, and the minimum for simulators with more states."""
 GIF_FASTEST = 25.0
 GIF_FRAMES = 400
 GIF_COLOURS = 128
 HEIGHT, WIDTH = 480, 640
 GIF_HEIGHT, GIF_WIDTH = 300, 400
 CAPTION = 24
-"""Rows of a picture that words may cover."""
+"""Height of the caption in pixels."""
 
 
 def check_target(path: str | Path) -> None:
-    """Check, before any work, that a video can be written.
+    """Check that a video can be written to a path.
 
     Raises:
-        ValueError: another suffix, a folder that does not exist, or a missing package.
+        ValueError: the suffix is unknown, the folder does not exist, or a package is missing.
     """
     path = Path(path)
     if path.suffix.lower() not in VIDEO_SUFFIXES:
@@ -59,20 +59,20 @@ def check_target(path: str | Path) -> None:
 def record(
     task: Any, states: list[Any], path: str | Path, *, title: str = "", rewards: Iterable = ()
 ) -> Path:
-    """Write the video of one episode.
+    """Write a video of one episode.
 
     Args:
-        task: a single environment, as `envs.registry.make_task` gives it.
+        task: one environment, as `envs.registry.make_task` returns it.
         states: its states, one per step.
-        path: of the file; the suffix chooses the format.
-        title: words above the picture.
-        rewards: one per step, if the running return is to be shown.
+        path: of the file. The suffix selects the format.
+        title: text above the frames.
+        rewards: one per step, to show the return so far. Empty: not shown.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: no states, or as `check_target`.
+        ValueError: `states` is empty, or see `check_target`.
     """
     path = Path(path)
     check_target(path)
@@ -97,7 +97,7 @@ def record(
 def frames(
     task: Any, states: list[Any], height: int = HEIGHT, width: int = WIDTH
 ) -> list[np.ndarray]:
-    """Draw one picture per state, uint8 [height, width, 3], without words."""
+    """Draw one frame per state, uint8 [height, width, 3], without captions."""
     return list(_draw(task, states, height, width))
 
 
@@ -107,16 +107,16 @@ def _draw(task: Any, states: list[Any], height: int, width: int) -> Iterator[np.
 
 
 def _frame_rate(task: Any) -> float:
-    """States per second, at least `SLOWEST`."""
+    """Return the number of states per second, at least `SLOWEST`."""
     return max(SLOWEST, float(task.frame_rate))
 
 
 def _pace(rate: float, count: int, *, gif: bool) -> tuple[int, float]:
-    """The stride between states that are drawn, and the images a second that result.
+    """Return the stride between drawn states, and the frames per second.
 
-    Of a simulator with more than `SMOOTH` states a second at least that many are drawn.
-    A gif of a long episode is thinned to `GIF_FRAMES` images, and plays faster than it was where
-    that would leave fewer than `SLOWEST` a second.
+    With more than `SMOOTH` states per second, at least `SMOOTH` of them are drawn. A gif of a long
+    episode has at most `GIF_FRAMES` frames, and plays faster than real time if it would otherwise
+    have fewer than `SLOWEST` frames per second.
     """
     if gif:
         stride = max(math.ceil(rate / GIF_FASTEST), math.ceil(count / GIF_FRAMES))
@@ -126,7 +126,7 @@ def _pace(rate: float, count: int, *, gif: bool) -> tuple[int, float]:
 
 
 def _returns(rewards: Iterable, count: int) -> np.ndarray | None:
-    """The return up to each of `count` states; None without rewards."""
+    """Return the return up to each of `count` states; None without rewards."""
     rewards = np.asarray(list(rewards), np.float64)
     if not rewards.size:
         return None
@@ -139,7 +139,7 @@ def _progress(step: int, returns: np.ndarray | None) -> str:
 
 
 def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
-    """Write small words into the upper corners, legible on any background."""
+    """Write two texts into the upper corners, readable on any background."""
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(frame[:CAPTION])
@@ -163,9 +163,9 @@ def _font() -> Any:
 
 
 def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """Write H.264 in yuv420p, which every player and browser shows; pad odd sizes to even ones.
+    """Write H.264 in yuv420p, which all video players and browsers support.
 
-    ffmpeg is started here: imageio's own writer forks, of which JAX, being threaded, warns.
+    Odd sizes are padded. imageio's writer is not used, because it forks, and JAX warns about forks.
     """
     del title
     from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]
@@ -176,7 +176,7 @@ def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str
     command = [get_ffmpeg_exe(), "-y", "-loglevel", "error"]
     command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(rate), "-i", "-"]
     command += ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-crf", "21"]
-    command += ["-preset", "veryfast"]  # half the time of the default, for files as large
+    command += ["-preset", "veryfast"]  # takes half the time of the default, with equal file sizes
     command += ["-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
     with tempfile.TemporaryFile() as log:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log) as ffmpeg:
@@ -185,7 +185,7 @@ def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str
                 for frame in itertools.chain([first], remaining):
                     ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
             except BrokenPipeError:
-                pass  # ffmpeg gave up; its reason is in the log
+                pass  # ffmpeg has failed, and the log contains the reason
             ffmpeg.communicate()
         if ffmpeg.returncode:
             log.seek(0)
@@ -193,23 +193,23 @@ def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str
 
 
 def _write_gif(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """Write a gif with one palette, taken from a few frames, so that colours do not flicker."""
+    """Write a gif with one palette, from a few frames, to prevent flickering colours."""
     del title
     from PIL import Image
 
     images = list(frames)
     sample = images[:: max(1, len(images) // 6)]
     palette = Image.fromarray(np.concatenate(sample)).quantize(GIF_COLOURS)
-    first, *rest = (
+    first, *others = (
         Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE)
         for image in images
     )
-    hundredths = max(2, round(100 / rate))  # browsers slow down what is faster than 50 a second
-    first.save(path, save_all=True, append_images=rest, duration=10 * hundredths, loop=0)
+    hundredths = max(2, round(100 / rate))  # browsers slow down more than 50 frames per second
+    first.save(path, save_all=True, append_images=others, duration=10 * hundredths, loop=0)
 
 
 def _write_html(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """Write a page with the video inside."""
+    """Write an HTML page that contains the video."""
     with tempfile.TemporaryDirectory() as folder:
         video = Path(folder) / "video.mp4"
         _write_mp4(video, frames, rate, title)
