@@ -1,11 +1,11 @@
-"""Population-based training: the worst agents are replaced by perturbed copies of the best.
+"""Population-based training (PBT): perturbed copies of the best agents replace the worst.
 
-At every interval, each agent of the worst share copies what a random one of the best share has
-learned (parameters, optimiser, statistics) and its tunable numbers, which are then perturbed.
-Environments and keys stay each agent's own. All of it happens inside the compiled program. A
-selection waits until every agent has finished an episode since the last one.
+At each interval, every population member among the worst copies the parameters, the optimiser, the
+statistics and the tunable numbers of a random member among the best. Its numbers are then
+perturbed. Environments and keys are not copied. Selections run inside the compiled program. A
+selection waits until every member has finished an episode since the last one.
 
-Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selection.
+Reference: Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selection.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
 COPIED = "population/copied"
-"""Column of metrics.csv: share of a row's updates after which the agent became a copy."""
+"""Column of metrics.csv: share of a row's updates after which the member became a copy."""
 COMPLEMENTS = ("gamma", "gae_lambda")
-"""Numbers near 1, of which 1 - x is perturbed: a horizon of 1 / (1 - x) steps grows by a factor."""
+"""Numbers x near 1. A perturbation multiplies 1 - x, the inverse of the horizon in steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,55 +45,63 @@ class Rules:
     """Rules of selection and perturbation in a population."""
 
     bounds: tuple[tuple[str, float, float], ...]
-    """Names of Hyperparams that vary, and the range of each."""
+    """Name and range of each number of Hyperparams that varies."""
     interval: int
-    """Updates between two selections."""
+    """Number of updates between two selections."""
     share: float = 0.25
-    """Share of the population that is replaced, and share that replaces it."""
+    """Share of the population that is replaced, and share that is copied."""
     factor: float = 1.25
-    """Factor that a copied number is multiplied by, divided by, or neither, each as likely; for
-    gamma and gae_lambda, it applies to the distance to 1."""
+    """A copied number is multiplied by this factor, divided by it, or not changed, with equal
+    probability. For gamma and gae_lambda, the factor applies to the distance to 1."""
 
 
 class Population(NamedTuple):
-    """Numbers of a population's M members."""
+    """Hyperparameters and results of the M members of a population."""
 
     hp: Hyperparams  # [M] each
-    return_sum: jax.Array  # [M] of the episodes since the last selection
-    episodes: jax.Array  # [M] int32
-    diverged: jax.Array  # [M] int32: episodes since then that diverged, and have no return
-    parent: jax.Array  # [M] int32: the member that it was last copied from; itself at first
+    return_sum: jax.Array  # [M] sum of returns of episodes since the last selection
+    episodes: jax.Array  # [M] int32: number of these episodes
+    diverged: jax.Array  # [M] int32: further episodes that diverged, which have no return
+    parent: jax.Array  # [M] int32: member that this one was last copied from; at first itself
 
 
 class PopulationState(TrainState):
-    """The state of M agents and of their population."""
+    """The state of M members and of their population."""
 
     population: Population = state_field(not_inherited="what is known of all members")
 
 
 def fields_of(state: TrainState) -> dict[str, Any]:
-    """The fields of a TrainState by name, without those of a derived class."""
+    """Return the fields of a TrainState by name, without those of a derived class."""
     return {field.name: getattr(state, field.name) for field in dataclasses.fields(TrainState)}
 
 
 def select(key, score, share: float):
-    """Select the source of each of M members, int32 [M]: itself, or one of the best.
+    """Select the member that each of M members copies; most copy themselves.
 
-    Each of the `share` with the lowest scores draws one of the `share` with the highest, and copies
-    it if its score is higher. Scores that are not finite are lower than all others.
+    Each member of the `share` with the lowest scores draws a member of the `share` with the highest
+    scores, and copies it if its score is higher. Scores that are not finite rank lowest.
+
+    Args:
+        key: consumed.
+        score: float [M].
+        share: between 0 and 0.5.
+
+    Returns:
+        Index of the source of each member, int32 [M].
     """
     size = score.shape[0]
     count = min(max(round(size * share), 1), size // 2)
     score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
     order = jnp.argsort(score)
     worst, best = order[:count], order[size - count :]
-    known = jnp.isfinite(score[best])  # draws are from these, if there are any
+    known = jnp.isfinite(score[best])  # draw from these, if there are any
     drawn = jax.random.choice(key, best, (count,), p=jnp.where(jnp.any(known), known, 1.0))
     return jnp.arange(size).at[worst].set(jnp.where(score[drawn] > score[worst], drawn, worst))
 
 
 def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
-    """Perturb the numbers of members that were `copied` (bool [M]) within their bounds."""
+    """Perturb the numbers of the `copied` members, bool [M], within their bounds."""
     for i, (name, low, high) in enumerate(rules.bounds):
         old = number(hp, name)
         steps = jax.random.randint(jax.random.fold_in(key, i), old.shape, -1, 2)
@@ -104,14 +112,14 @@ def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
 
 
 def number(hp: Hyperparams, name: str):
-    """One of the hyperparameters by name; term_coefs.0 is the first coefficient."""
+    """Return a hyperparameter by name. term_coefs.0 is the first coefficient."""
     field, _, place = name.partition(".")
     value = getattr(hp, field)
     return value[int(place)] if place else value
 
 
 def with_number(hp: Hyperparams, name: str, value) -> Hyperparams:
-    """The same with another value of one of them."""
+    """Return the hyperparameters with another value of one of them."""
     field, _, place = name.partition(".")
     if place:
         listed = list(getattr(hp, field))
@@ -123,21 +131,22 @@ def with_number(hp: Hyperparams, name: str, value) -> Hyperparams:
 def evolve(
     key, state: TrainState, population: Population, rules: Rules, initial_carry: Any
 ) -> tuple[TrainState, Population, jax.Array]:
-    """Run one selection; return (state, population, copied) after it.
+    """Run one selection.
 
-    `copied` is True for the members that became copies of others, bool [M].
-
-    No member is selected before each one has ended an episode, or has numbers that are not finite
-    (parameters, or returns of updates that were not): until then the episodes so far count for the
-    next selection. Members with numbers that are not finite rank last, and so does a member of
-    whose episodes more than `MOST_DIVERGED` diverged: the returns of the others are no score.
+    A selection takes place only if each member has finished an episode, or has values that are not
+    finite (parameters or returns). Otherwise, the episodes so far count for the next selection.
+    Members rank last if their values are not finite, or if more than `MOST_DIVERGED` of their
+    episodes diverged.
 
     Args:
         key: consumed.
-        state: every array with a leading axis of M members.
-        population: the numbers of these members.
+        state: every array has a leading axis of M members.
+        population: hyperparameters and results of these members.
         rules: of the selection.
-        initial_carry: of the environments of one shard [N, ...], () without a memory.
+        initial_carry: of the environments of one shard [N, ...]; () without recurrence.
+
+    Returns:
+        (state, population, copied). `copied`, bool [M], is True for members that became copies.
     """
     select_key, perturb_key = jax.random.split(key)
     ended = population.episodes + population.diverged
@@ -145,9 +154,9 @@ def evolve(
     sound = alive & (population.diverged <= MOST_DIVERGED * ended)
     score = jnp.where(sound, population.return_sum / population.episodes, jnp.nan)
     ready = jnp.all((ended > 0) | ~alive)
-    own = jnp.arange(len(score))
-    source = jnp.where(ready, select(select_key, score, rules.share), own)
-    copied = source != own
+    itself = jnp.arange(len(score))
+    source = jnp.where(ready, select(select_key, score, rules.share), itself)
+    copied = source != itself
 
     def copy(tree):
         return jax.tree.map(lambda x: x[source], tree)
@@ -155,7 +164,7 @@ def evolve(
     old = state.rollout.carry
     fresh = jax.tree.map(lambda new, old: jnp.broadcast_to(new, old.shape), initial_carry, old)
     rollout = state.rollout.replace(carry=select_better(copied, old, fresh))
-    if rollout.open is not None:  # the old network's decisions
+    if rollout.open is not None:  # decisions of the old network
         valid = select_better(copied, rollout.open.valid, jnp.zeros_like(rollout.open.valid))
         rollout = rollout.replace(open=rollout.open._replace(valid=valid))
     inherited = [f.name for f in dataclasses.fields(TrainState) if not f.metadata["not_inherited"]]
@@ -174,13 +183,16 @@ def evolve(
 
 
 def finite(params: Any):
-    """Check that all parameters of each member are finite, bool [M]; trees of arrays [M, ...]."""
-    each = [jnp.all(jnp.isfinite(x), axis=range(1, x.ndim)) for x in jax.tree.leaves(params)]
-    return jnp.all(jnp.stack(each), axis=0)
+    """Return whether all parameters of each member are finite, bool [M]."""
+    leaves = [jnp.all(jnp.isfinite(x), axis=range(1, x.ndim)) for x in jax.tree.leaves(params)]
+    return jnp.all(jnp.stack(leaves), axis=0)
 
 
 def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
-    """A warning if an episode of `limit` steps (0: any number) may outlast an interval, or ""."""
+    """Return a warning if an episode of `limit` steps may exceed an interval; "" otherwise.
+
+    `limit` is 0 without a time limit.
+    """
     steps = rules.interval * rollout_length
     if steps >= limit:
         return ""
@@ -192,7 +204,7 @@ def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
 
 
 def population_functions(rules: Rules) -> MakeTrainFunctions:
-    """Return the functions of a population with these rules, for `Programs`."""
+    """Return the train functions of a population with these rules, for `Programs`."""
 
     def make(setup: Setup, parts: Parts) -> TrainFunctions:
         return TrainFunctions(
@@ -210,14 +222,14 @@ def init_population(
     """Return the state before the first update; see `parts.init_program`.
 
     Args:
-        init: of agents that train side by side.
-        hp: of each member [M].
-        keys: of each member [M].
+        init: (keys [M], shard_ids) -> state of M agents.
+        hp: hyperparameters of each member [M].
+        keys: key of each member [M].
         shard_ids: int32 [D].
     """
     size = len(keys)
     population = Population(
-        hp=jax.tree.map(jnp.copy, hp),  # the state is donated, and `hp` is read again
+        hp=jax.tree.map(jnp.copy, hp),  # the state is donated, but `hp` is used again
         return_sum=jnp.zeros(size),
         episodes=jnp.zeros(size, jnp.int32),
         diverged=jnp.zeros(size, jnp.int32),
@@ -236,8 +248,16 @@ def train_population(
 ) -> tuple[PopulationState, Metrics]:
     """Run `num_updates` updates of all members, with selections between them.
 
-    Of `hp`, only total_updates is read: the members' numbers are in the state. `key` is the first
-    member's.
+    Args:
+        parts: of the training.
+        rules: of the selection.
+        key: of the first member.
+        state: of the population, which contains the members' hyperparameters.
+        hp: only total_updates is read.
+        num_updates: number of updates.
+
+    Returns:
+        (state, metrics summed over the updates).
     """
     size = parts.shards.num_members
     zeros = jax.tree.map(
@@ -281,10 +301,9 @@ def train_population(
 
 
 class AddPopulation:
-    """A hook that adds each member's present numbers to its row.
+    """A hook that adds each member's current hyperparameters to its row.
 
-    Selections happen inside the compiled program, where a member also learns with the numbers that
-    it copied.
+    Selections change them inside the compiled program.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -293,7 +312,7 @@ class AddPopulation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of metrics.csv that it adds."""
+        """Columns of metrics.csv that this hook adds."""
         return (*(f"population/{name}" for name in [*self._names, "parent"]), COPIED)
 
     def due(self, run: Training) -> bool:
@@ -301,7 +320,7 @@ class AddPopulation:
         return True
 
     def act(self, run: Training) -> None:
-        """Add the columns, and correct those that depend on a member's numbers."""
+        """Add the columns, and correct those that depend on the hyperparameters."""
         assert isinstance(run.state, PopulationState)
         population, alive = jax.device_get((run.state.population, finite(run.state.agent.params)))
         for i, row in enumerate(run.rows):
@@ -309,20 +328,20 @@ class AddPopulation:
                 f"population/{name}": float(number(population.hp, name)[i]) for name in self._names
             }
             row["population/parent"] = int(population.parent[i])
-            row["charts/finite"] = int(alive[i])  # now: it may be a copy
+            row["charts/finite"] = int(alive[i])  # of the current parameters, which may be a copy
             rate = float(population.hp.learning_rate[i])
             row["charts/learning_rate"] = run.learning_rate(rate, row, i)
 
 
 def final_numbers(rows: Sequence[Row], rules: Rules) -> dict[str, Any]:
-    """A member's tunable numbers at its last row, by the names of config fields."""
+    """Return a member's tunable numbers at its last row, by config field."""
     return {f"ppo.{name}": rows[-1][f"population/{name}"] for name, _, _ in rules.bounds}
 
 
 def since_last_copy(rows: Sequence[Row]) -> list[Row]:
-    """Return a member's rows since it last became a copy of another.
+    """Return a member's rows since it last became a copy of another member.
 
-    The first row keeps its evaluation, which is of the copy. Its training return is left out,
+    The first row keeps its evaluation, which is of the copy. Its training return is removed,
     because it includes episodes before the copy.
     """
     first = max((i for i, row in enumerate(rows) if row.get(COPIED)), default=None)
