@@ -170,12 +170,12 @@ def read_agents(
         editor: the game runs in the editor.
         keep: return the game; False: end it, unless it is the editor's.
     """
-    known = _known_game(launch)
-    started: list[G] = known.editor if editor else []
-    if known.agents is None or (editor and not started):
+    record = _known_game(launch)
+    started: list[G] = record.editor if editor else []
+    if record.agents is None or (editor and not started):
         game = start()
         try:
-            known.agents = describe(game)
+            record.agents = describe(game)
         except BaseException:
             game.kill()  # and keep its log
             raise
@@ -183,7 +183,7 @@ def read_agents(
             started.append(game)
         else:
             game.close()
-    return known.agents, started
+    return record.agents, started
 
 
 def count_games(

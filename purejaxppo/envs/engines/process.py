@@ -89,11 +89,11 @@ class GameHandle:
         """Return an error with the game's name, the problem and the end of its log."""
         return EngineError(f"{self.name} {problem}", self.log_tail())
 
-    def exit_error(self, doing: str) -> EngineError:
+    def exit_error(self, phase: str) -> EngineError:
         """Return the error for a game that has ended."""
-        return self.error(f"{self.describe_exit()} while it was supposed to {doing}")
+        return self.error(f"{self.describe_exit()} while it was supposed to {phase}")
 
-    def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
+    def wait_for(self, attempt: Callable[[float], T | None], phase: str, seconds: float) -> T:
         """Call `attempt` with a time limit in seconds until it returns a result other than None.
 
         Raises:
@@ -106,9 +106,9 @@ class GameHandle:
             if result is not None:
                 return result
             if not self.alive():
-                raise self.exit_error(doing)
+                raise self.exit_error(phase)
             if left <= 0:
-                raise self.error(f"did not {doing} within {seconds:g} s (env.options.timeout)")
+                raise self.error(f"did not {phase} within {seconds:g} s (env.options.timeout)")
 
     def request_exit(self) -> None:
         """Request a game that was started here to end, without waiting."""

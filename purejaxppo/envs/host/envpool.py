@@ -234,13 +234,13 @@ def _options(name: str, config: EnvConfig) -> Options:
     """Return the checked options of a config, including the time limit."""
     options: Options = dict(config.options)
     settings = _spec(name, {}).config._asdict()
-    known = sorted(
+    known_options = sorted(
         (set(settings) - RESERVED_SETTINGS)
         | (PIXEL_OPTIONS if _module(name).startswith("envpool.mujoco") else set())
     )
     for option, value in options.items():
-        if option not in known:
-            hint = did_you_mean(option, known)
+        if option not in known_options:
+            hint = did_you_mean(option, known_options)
             raise ValueError(f"env.options.{option}: unknown setting of envpool/{name}. {hint}")
         default = settings.get(option, value)
         if isinstance(default, (bool, str)) != isinstance(value, (bool, str)):

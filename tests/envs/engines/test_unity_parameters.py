@@ -273,10 +273,10 @@ def test_parameters_changed_before_the_first_step_restart_the_episodes(path):
     try:
         player.connect()
         read_layout(player, {"": 1})
-        begun = player.first
+        begun = player.first_output
         player.set_parameters({"goal": Parameter("constant", (0.5,))})
-        assert player.first is begun is not None
+        assert player.first_output is begun is not None
         player.set_parameters({"goal": Parameter("constant", (0.25,))})
-        assert player.first is None
+        assert player.first_output is None
     finally:
         player.kill()

@@ -248,20 +248,20 @@ class GodotGame:
         self._server.close()
         self.engine.request_exit()
 
-    def _receive(self, kind: str, doing: str, eager: float = 0.0) -> Message:
+    def _receive(self, kind: str, phase: str, eager: float = 0.0) -> Message:
         """Return the next message, which must have the type `kind`."""
         assert self._wire is not None
         try:
             message = self._wire.receive(self._launch.timeout, eager)
         except WireError as error:
-            raise self._game_error(error, doing) from None
+            raise self._game_error(error, phase) from None
         if message.get("type") != kind:
             raise self.engine.error(
                 f"sent a message of type {str(message.get('type'))[:40]!r}, expected {kind!r}"
             )
         return message
 
-    def _game_error(self, error: WireError, doing: str) -> EngineError:
+    def _game_error(self, error: WireError, phase: str) -> EngineError:
         """Convert a connection's error to the game's; an empty one means that the game ended."""
         problem = str(error)
-        return self.engine.error(problem) if problem else self.engine.exit_error(doing)
+        return self.engine.error(problem) if problem else self.engine.exit_error(phase)

@@ -163,8 +163,8 @@ class GodotLayout:
         self.leaves: tuple[Leaf, ...] = tuple(leaves(self.observation))
 
     def __eq__(self, other: object) -> bool:
-        mine = self.agents, self.policies
-        return isinstance(other, GodotLayout) and mine == (other.agents, other.policies)
+        identity = self.agents, self.policies
+        return isinstance(other, GodotLayout) and identity == (other.agents, other.policies)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -364,7 +364,7 @@ def _action(name: str, space: Any) -> Box | Discrete:
 _ACTION = ("action_type", "size")
 
 
-def _is_integer(value: Any, least: int) -> TypeGuard[float]:
+def _is_integer(value: Any, low: int) -> TypeGuard[float]:
     """Return True for a whole number; False for a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value == int(value) and value >= least
+    return number and math.isfinite(value) and value == int(value) and value >= low

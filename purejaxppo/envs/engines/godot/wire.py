@@ -72,9 +72,9 @@ class Wire:
             WireError: the game closed its end (""), did not reply within `seconds`, or sent an
                 invalid message.
         """
-        began = time.monotonic()
+        start = time.monotonic()
         while (message := self.poll()) is None:
-            waited = time.monotonic() - began
+            waited = time.monotonic() - start
             if waited >= seconds:
                 raise WireError(f"did not reply within {seconds:g} s (env.options.timeout)")
             if waited >= eager:

@@ -118,8 +118,8 @@ def _add_field(message: Any, kind: str, name: str, number: int) -> None:
 
 def _camel(name: str) -> str:
     """Return a field's name as protobuf writes it in the name of a map's entry."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
 
 
 @functools.cache
@@ -187,10 +187,10 @@ def agent_action(continuous: np.ndarray, discrete: np.ndarray) -> Message:
     return action
 
 
-def check_version(theirs: str) -> None:
+def check_version(version: str) -> None:
     """Raise ProtocolError if a game's protocol has another major version."""
-    if theirs.partition(".")[0] != PROTOCOL.partition(".")[0]:
+    if version.partition(".")[0] != PROTOCOL.partition(".")[0]:
         raise ProtocolError(
-            f"uses version {theirs!r} of the ML-Agents protocol, but {PROTOCOL} is required. Build "
-            f"it with version 2 or later of Unity's package com.unity.ml-agents"
+            f"uses version {version!r} of the ML-Agents protocol, but {PROTOCOL} is required. "
+            f"Build it with version 2 or later of Unity's package com.unity.ml-agents"
         )

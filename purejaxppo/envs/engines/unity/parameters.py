@@ -46,7 +46,7 @@ class Parameter:
         return channels.sampler(name, SAMPLERS[UNIFORM], ends, seed)
 
 
-def parse(where: str, value: Any) -> Parameter:
+def parse(field: str, value: Any) -> Parameter:
     """Parse an option: a number, `uniform MIN MAX` or `gaussian MEAN STD`.
 
     Raises:
@@ -62,13 +62,13 @@ def parse(where: str, value: Any) -> Parameter:
         return Parameter(CONSTANT, numbers)
     if kind not in SAMPLERS or len(numbers) != 2 or not is_valid:
         raise ValueError(
-            f"{where} = {value!r}: invalid parameter. Use a number, 'uniform MIN MAX' or 'gaussian "
+            f"{field} = {value!r}: invalid parameter. Use a number, 'uniform MIN MAX' or 'gaussian "
             f"MEAN STD'."
         )
     if kind == UNIFORM and numbers[0] > numbers[1]:
-        raise ValueError(f"{where} = {value!r}: MIN is larger than MAX. Use 'uniform MIN MAX'.")
+        raise ValueError(f"{field} = {value!r}: MIN is larger than MAX. Use 'uniform MIN MAX'.")
     if kind == GAUSSIAN and numbers[1] < 0:
-        raise ValueError(f"{where} = {value!r}: STD is negative. Use 0 or more.")
+        raise ValueError(f"{field} = {value!r}: STD is negative. Use 0 or more.")
     return Parameter(kind, numbers)
 
 
@@ -98,37 +98,37 @@ def varied(
         **{name: Parameter(CONSTANT, (value,)) for name, value in start.items()},
     }
     for name, spread in randomize.items():
-        where = f"env.randomize.{name}"
+        field = f"env.randomize.{name}"
         if name not in parameters:
             raise ValueError(
-                f"{where}: the value to vary is missing. Set env.options.parameters.{name}, too."
+                f"{field}: the value to vary is missing. Set env.options.parameters.{name}, too."
             )
         if parameters[name].kind != CONSTANT:
             raise ValueError(
-                f"{where}: env.options.parameters.{name} is random already. Remove one of them."
+                f"{field}: env.options.parameters.{name} is random already. Remove one of them."
             )
         if abs(parameters[name].numbers[0]) * (1 + spread) > LARGEST:
             raise ValueError(
-                f"{where}: {parameters[name].numbers[0]:g} x {1 + spread:g} is too large for "
+                f"{field}: {parameters[name].numbers[0]:g} x {1 + spread:g} is too large for "
                 f"float32. Use a smaller value."
             )
         parameters[name] = replace(parameters[name], spread=spread)
     return parameters
 
 
-def from_option(where: str, value: Any) -> Parameter:
-    """Parse the option `parameters.NAME`, whose full name is `where`.
+def from_option(field: str, value: Any) -> Parameter:
+    """Parse the option `parameters.NAME`, whose full name is `field`.
 
     Raises:
         ValueError: as in `parse`, or the name is not ASCII.
     """
-    _check_name(where, where.removeprefix("env.options.parameters."))
-    return parse(where, value)
+    _check_name(field, field.removeprefix("env.options.parameters."))
+    return parse(field, value)
 
 
-def _check_name(where: str, name: str) -> None:
+def _check_name(field: str, name: str) -> None:
     if not name.isascii() or not name:
-        raise ValueError(f"{where}: the name of a Unity parameter must be ASCII and not empty.")
+        raise ValueError(f"{field}: the name of a Unity parameter must be ASCII and not empty.")
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:

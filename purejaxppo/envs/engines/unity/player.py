@@ -114,7 +114,7 @@ class UnityGame:
         """BrainParameters of the behaviours that the game has described so far."""
         self.stats: dict[str, Statistic] = {}
         """Statistics that the game has recorded, by name."""
-        self.first: Message | None = None
+        self.first_output: Message | None = None
         """First RLOutput after a reset, until it is answered."""
         self._connected = False
         self._parameters = dict(launch.parameters)
@@ -164,7 +164,7 @@ class UnityGame:
     def set_parameters(self, parameters: Mapping[str, Parameter]) -> None:
         """Send changed parameters with the next reset or actions."""
         changed = {k: x for k, x in parameters.items() if self._parameters.get(k) != x}
-        self.first = None if changed else self.first  # it started with other parameters
+        self.first_output = None if changed else self.first_output  # of old values
         self._parameters |= changed
         self._unsent |= changed
 
@@ -178,13 +178,13 @@ class UnityGame:
         reply.unity_input.rl_input.side_channel = b"".join(self._side_channel_messages())
         self._reply(reply)
 
-    def receive(self, doing: str = "step") -> Message:
+    def receive(self, phase: str = "step") -> Message:
         """Return the next RLOutput.
 
         Raises:
             EngineError: the game ended, timed out, or sent an invalid message.
         """
-        output = self._output(doing)
+        output = self._output(phase)
         self._store_behaviours(output)
         with self.named():
             for channel, payload in channels.unpack(output.rl_output.side_channel):
@@ -225,14 +225,14 @@ class UnityGame:
         self._server.close(wait=False)
         self.engine.kill()
 
-    def _output(self, doing: str) -> Message:
+    def _output(self, phase: str) -> Message:
         """Return the UnityOutput of the next message."""
         try:
             with self.named():
-                data = self.engine.wait_for(self._server.receive, doing, self.launch.timeout)
+                data = self.engine.wait_for(self._server.receive, phase, self.launch.timeout)
                 message = messages.parse(data)
         except CallCancelled:
-            raise self.engine.exit_error(doing) from None
+            raise self.engine.exit_error(phase) from None
         if message.header.status != messages.OK:
             raise self.error(f"reported that it quits, with status {message.header.status}")
         return message.unity_output
@@ -263,15 +263,15 @@ def custom_channels(names: str) -> dict[uuid.UUID, SideChannel]:
     Raises:
         LoadError: a name is not a class, or its id is not a UUID.
     """
-    where = "env.options.channels"
+    field = "env.options.channels"
     by_id = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
-        channel = references.load(name, where)()
+        channel = references.load(name, field)()
         try:
             by_id[uuid.UUID(str(channel.id))] = channel
         except (AttributeError, ValueError) as error:
             raise references.LoadError(
-                f"{where}: the attribute id of {name} is not a UUID. Copy it from the side channel "
+                f"{field}: the attribute id of {name} is not a UUID. Copy it from the side channel "
                 f"in Unity."
             ) from error
     return by_id

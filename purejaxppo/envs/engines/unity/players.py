@@ -143,8 +143,8 @@ class UnityGames:
 
     def _begin(self, game: UnityGame, slots: AgentSlots) -> None:
         """Reset a game, and step it until an agent requests a decision."""
-        output = game.first or game.reset()
-        game.first = None
+        output = game.first_output or game.reset()
+        game.first_output = None
         deadline = time.monotonic() + self.launch.timeout
         _read(game, slots, output)
         while not (slots.acting.any() or slots.entering):
@@ -194,7 +194,7 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
     deadline = time.monotonic() + game.launch.timeout
     counters: dict[str, AgentCounter] = {}
     game.connect()
-    output = game.first = game.reset()
+    output = game.first_output = game.reset()
     for count in itertools.count(1):
         with game.named():
             _find(game, output, counters)
@@ -203,16 +203,16 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
             for name in slot_counts
             if name and not any(matches_name(name, f) for f in counters)
         ]
-        late = time.monotonic() > deadline
+        timed_out = time.monotonic() > deadline
         if any(agents.requests for agents in counters.values()) and not missing:
             pending = [
                 name
                 for name in counters
                 if not _capacity(name, slot_counts) and not counters[name].complete
             ]
-            if late or not pending or count >= MOST_MESSAGES:
+            if timed_out or not pending or count >= MOST_MESSAGES:
                 break
-        elif late:
+        elif timed_out:
             missing_agents = (
                 f"agents of behaviour {missing[0]!r}"
                 if missing
@@ -221,7 +221,7 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
             hint = f". Its behaviours: {', '.join(counters)}" if counters else ""
             raise game.error(f"had no {missing_agents} within {game.launch.timeout:g} s{hint}")
         game.send(_idle(output, counters))
-        game.first = None  # the next episode starts with a reset
+        game.first_output = None  # the next episode starts with a reset
         output = game.receive()
     names = sorted(counters)
     return UnityLayout(

@@ -58,9 +58,9 @@ class Server:
         if port:
             listen(port).close()  # its error names the reason, gRPC's does not
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._player = ""  # address of the first client
+        self._client = ""  # address of the first client
         self._server = grpc.server(DaemonThreads(), options=OPTIONS)
         methods = {METHOD: grpc.unary_unary_rpc_method_handler(self._exchange)}
         self._server.add_generic_rpc_handlers(
@@ -85,11 +85,11 @@ class Server:
 
     def reply(self, message: bytes) -> None:
         """Reply to the waiting call or, if the last one was answered, to the next call."""
-        self._answers.put(message)
+        self._replies.put(message)
 
     def hang_up(self) -> None:
         """End the service: reject new calls, but deliver pending replies."""
-        self._answers.put(None)
+        self._replies.put(None)
         self._server.stop(GOODBYE_SECONDS)
 
     def close(self, *, wait: bool = True) -> None:
@@ -104,16 +104,16 @@ class Server:
     def _exchange(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """Handle a call in its thread: pass the message on and wait for the reply."""
         with self._lock:
-            self._player = self._player or context.peer()
-        if context.peer() != self._player:
+            self._client = self._client or context.peer()
+        if context.peer() != self._client:
             context.abort(
                 grpc.StatusCode.UNAVAILABLE, "another game is already connected to this port"
             )
         self._messages.put(message)
-        answer = self._answers.get()
-        if answer is None:
-            self._answers.put(None)  # for other waiting calls
+        reply = self._replies.get()
+        if reply is None:
+            self._replies.put(None)  # for other waiting calls
             context.abort(grpc.StatusCode.UNAVAILABLE, "the trainer has ended")
         elif not context.is_active():
             self._messages.put(None)
-        return answer or b""
+        return reply or b""

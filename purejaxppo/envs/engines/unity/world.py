@@ -22,7 +22,7 @@ from purejaxppo.envs.engines.unity.messages import Message, ProtocolError, Slots
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import LARGEST
 
-EMPTY, PLAYING, LOST = 0, 1, 2
+EMPTY, PLAYING, DIVERGED = 0, 1, 2
 """Status of a slot: no agent; an agent in an episode; an episode diverged and no new one started.
 """
 
@@ -71,12 +71,12 @@ class AgentSlots:
 
     def act(self, action: Any) -> Message | None:
         """Take the actions [S, ...] of a row; return the reply, or None while the game waits."""
-        chosen_actions = rows_of(action, self.layout.action, self.layout.size)
+        row_actions = rows_of(action, self.layout.action, self.layout.size)
         for request in self.requests:
             slot = self.slot_by_id[request.id]
             if self.acting[slot] and request.id not in self.chosen_actions:
                 self.chosen_actions[request.id] = self.layout.by_name[request.behaviour].act(
-                    chosen_actions[slot]
+                    row_actions[slot]
                 )
         self._begin_row()
         return None if self.entering else self.reply()
@@ -175,18 +175,18 @@ class AgentSlots:
     def _assign_slot(self, name: str, info: Message) -> None:
         """Give an agent an empty slot: prefer one without an end on this row, then its last one."""
         slots = self.layout.slots(name)
-        taken = set(self.slot_by_id.values())
-        free = sorted(
+        used_slots = set(self.slot_by_id.values())
+        free_slots = sorted(
             (bool(self.just_ended[slot]), bool(self.owner[slot] != info.id), slot)
             for slot in slots
-            if slot not in taken
+            if slot not in used_slots
         )
-        if not free:
+        if not free_slots:
             raise SlotsError(
                 f"has more than {len(slots)} agents of behaviour {name!r} at the same time. Raise "
                 f"env.options.max_agents"
             )
-        just_ended, _, slot = free[0]
+        just_ended, _, slot = free_slots[0]
         self.slot_by_id[info.id], self.owner[slot] = slot, info.id
         if just_ended:
             self.entering.append((slot, name, info))
@@ -197,7 +197,7 @@ class AgentSlots:
         """Start an agent's episode with its observation, if the observation is finite."""
         self.rows.write(slot, self.layout.by_name[name], info)
         is_bounded = self.rows.bounded(slot, LARGEST)
-        self.status[slot] = PLAYING if is_bounded else LOST
+        self.status[slot] = PLAYING if is_bounded else DIVERGED
         self.acting[slot] = is_bounded
         if not is_bounded:
             self.rows.clear(slot)
@@ -207,7 +207,7 @@ class AgentSlots:
         self.rows.clear(slot)
         self.flags.diverged[slot] = self.flags.terminated[slot] = True
         self.acting[slot] = False
-        self.status[slot] = LOST
+        self.status[slot] = DIVERGED
 
     def end_all(self) -> None:
         """End all episodes as diverged and remove the agents, after the game failed."""

@@ -122,8 +122,8 @@ def stored_dtype(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
         return "uint8"
     limits = np.iinfo(np.int32)
     fits = np.all(low >= limits.min) and np.all(high <= limits.max)
-    whole = not np.issubdtype(dtype, np.floating)
-    return "int32" if whole and fits else "float32"
+    is_integer = not np.issubdtype(dtype, np.floating)
+    return "int32" if is_integer and fits else "float32"
 
 
 def native_form(space: Any, *, role: str = "observation", is_mask: bool = False) -> NativeSpace:
@@ -219,8 +219,8 @@ def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -
             limits = 0, 1
         elif not np.issubdtype(space.dtype, np.floating):
             limits = _integer_range(space)
-    seen = Range(name) if isinstance(space, spaces.Box) else None
-    yield Source(name, keys, space.shape, start, kind, limits, _exact_dtypes(limits), seen)
+    value_range = Range(name) if isinstance(space, spaces.Box) else None
+    yield Source(name, keys, space.shape, start, kind, limits, _exact_dtypes(limits), value_range)
 
 
 def _integer_range(space: Any) -> tuple[int, int]:
@@ -234,10 +234,12 @@ def _exact_dtypes(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
     """Return the dtypes whose values are all within `limits`; None: all numeric dtypes."""
     if limits is None:
         return INTEGERS | FLOATS | {BOOL}
-    least, most = np.max(limits[0]), np.min(limits[1])
+    smallest, largest = np.max(limits[0]), np.min(limits[1])
     ranges = {dtype: np.iinfo(dtype) for dtype in INTEGERS}
-    exact = {dtype for dtype, info in ranges.items() if least <= info.min and info.max <= most}
-    return frozenset(exact | ({BOOL} if least <= 0 and most >= 1 else set()))
+    exact = {
+        dtype for dtype, info in ranges.items() if smallest <= info.min and info.max <= largest
+    }
+    return frozenset(exact | ({BOOL} if smallest <= 0 and largest >= 1 else set()))
 
 
 def read(source: Source, obs: Any) -> np.ndarray:
@@ -304,16 +306,16 @@ def _check_values(source: Source, part: np.ndarray) -> None:
         raise MakeError(_dtype_message(source, part)) from None
     if source.limits is None:
         return
-    least, most = source.limits
-    if numbers is part and not part.ndim and least <= part.item() <= most:
+    smallest, largest = source.limits
+    if numbers is part and not part.ndim and smallest <= part.item() <= largest:
         return  # same result as below, much faster
-    wrong = first_outside(numbers, least, most)
-    if wrong is None:
+    outside = first_outside(numbers, smallest, largest)
+    if outside is None:
         return
     raise MakeError(
-        f"{element_name(source.name, wrong.at)} = {part[wrong.at]!s}, but its space "
-        f"({source.kind}) contains integers from {wrong.least} to {wrong.most}. Return integers in "
-        f"this range, or change the space."
+        f"{element_name(source.name, outside.at)} = {part[outside.at]!s}, but its space "
+        f"({source.kind}) contains integers from {outside.least} to {outside.most}. Return "
+        f"integers in this range, or change the space."
     )
 
 

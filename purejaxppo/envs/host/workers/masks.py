@@ -47,15 +47,15 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Step the environment. The observation has the mask of the next step."""
-        obs, *rest, info = self.env.step(action)
-        return self._with_mask(obs, info, "step"), *rest, info
+        obs, *outcome, info = self.env.step(action)
+        return self._with_mask(obs, info, "step"), *outcome, info
 
     def _with_mask(self, obs: Any, info: Mapping[str, Any], when: str) -> dict[str, Any]:
         mask = mask_in(info, self.env.action_space, f"{self.name}: env.options.mask", when)
         return {**(obs if self._parts else {"obs": obs}), MASK: mask}
 
 
-def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, when: str) -> Any:
+def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], label: str, when: str) -> Any:
     """Return the mask in an info, uint8 [n] or [sum nvec], 1 = allowed; or a dict of masks.
 
     Args:
@@ -64,7 +64,7 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, wh
             or a tuple of masks for a Dict or Tuple space. A mask that allows nothing is replaced by
             one that allows everything, because environments return such masks at an episode's end.
         space: the action space.
-        where: the environment, for messages.
+        label: prefix of messages, such as the environment.
         when: the call that returned the info, for messages.
 
     Raises:
@@ -73,25 +73,25 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, wh
     if MASK not in info:
         keys = ", ".join(map(repr, info)) or "no keys"
         raise MakeError(
-            f"{where} = true needs an 'action_mask' in every info, but the info from {when} has "
+            f"{label} = true needs an 'action_mask' in every info, but the info from {when} has "
             f"{keys}. Add it, or use false."
         )
-    return _mask(info[MASK], action_space(space), f"{where}: the action_mask from {when}")
+    return _mask(info[MASK], action_space(space), f"{label}: the action_mask from {when}")
 
 
-def _mask(value: Any, space: Space, where: str) -> Any:
+def _mask(value: Any, space: Space, label: str) -> Any:
     if isinstance(space, Dict):
         parts = [(name, part) for name, part in space.spaces if mask_space(part) is not None]
-        return {name: _mask(_part(value, name, where), part, where) for name, part in parts}
+        return {name: _mask(_part(value, name, label), part, label) for name, part in parts}
     sizes = [space.n] if isinstance(space, Discrete) else [*_nvec(space)]
     if isinstance(value, tuple | list) and isinstance(space, MultiDiscrete):
         value = np.concatenate([np.ravel(part) for part in value])
     mask = np.asarray(value).ravel()
     if mask.size != sum(sizes):
-        raise MakeError(f"{where} has {mask.size} elements, expected {sum(sizes)}: one per choice.")
+        raise MakeError(f"{label} has {mask.size} elements, expected {sum(sizes)}: one per choice.")
     wrong = mask[(mask != 0) & (mask != 1)]
     if wrong.size:
-        raise MakeError(f"{where} has the value {wrong[0]}. Use 1 for allowed and 0 for forbidden.")
+        raise MakeError(f"{label} has the value {wrong[0]}. Use 1 for allowed and 0 for forbidden.")
     choices = np.split((mask != 0).astype(np.uint8), np.cumsum(sizes)[:-1])
     return np.concatenate([part if part.any() else np.ones_like(part) for part in choices])
 
@@ -101,12 +101,12 @@ def _nvec(space: Space) -> tuple[int, ...]:
     return space.nvec
 
 
-def _part(value: Any, name: str, where: str) -> Any:
+def _part(value: Any, name: str, label: str) -> Any:
     """Return the mask of one part of a Dict or a Tuple."""
     try:
         return value[name] if isinstance(value, Mapping) else value[int(name)]
     except (LookupError, TypeError, ValueError):
-        raise MakeError(f"{where} has no entry for the part {name!r} of the action.") from None
+        raise MakeError(f"{label} has no entry for the part {name!r} of the action.") from None
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space[Any]:

@@ -107,9 +107,9 @@ def _builder(name: str) -> Any:
 
 def _registered(name: str, field: str) -> Any:
     """Return a function that creates an environment of PettingZoo's registry (since 1.27)."""
-    known = getattr(pettingzoo, "parallel_registry", {})
-    if name not in known:
-        close = nearest(name, known)
+    known_names = getattr(pettingzoo, "parallel_registry", {})
+    if name not in known_names:
+        close = nearest(name, known_names)
         raise MakeError(f"{field}: unknown id{f'. Did you mean {close!r}?' if close else ''}")
 
     def build(**options: Any) -> Any:
@@ -132,10 +132,10 @@ def _module(name: str, field: str) -> Any:
         missing = isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name
         if not (package and missing):
             raise
-        known = [
+        known_names = [
             module.name for module in pkgutil.iter_modules(import_named(package, field).__path__)
         ]
-        close = nearest(last, known)
+        close = nearest(last, known_names)
         hint = f". Did you mean '{package}.{close}'?" if close else ""
         raise MakeError(f"{field}: {package} has no module {last!r}{hint}") from error
 
@@ -345,9 +345,9 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         raw_obs = self._entry(obs, agent, "observation")
         agent_obs, mask = split_mask_off(self._encode[i](raw_obs), self._obs_spaces[i])
         if self._mask:
-            where = f"pettingzoo/{self.name}: env.options.mask"
+            label = f"pettingzoo/{self.name}: env.options.mask"
             when = f"{when} for {agent}"
-            mask = mask_in(infos.get(agent, {}), self._action_spaces[i], where, when)
+            mask = mask_in(infos.get(agent, {}), self._action_spaces[i], label, when)
         return agent_obs, mask
 
     @ignoring_float_errors

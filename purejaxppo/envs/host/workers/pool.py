@@ -83,7 +83,7 @@ class Handle:
         with contextlib.suppress(OSError):  # the worker has ended, which receive detects
             self.connection.send(message)
 
-    def receive(self, doing: str) -> Any:
+    def receive(self, phase: str) -> Any:
         """Return the worker's reply.
 
         Raises:
@@ -93,7 +93,7 @@ class Handle:
         try:
             reply = self.connection.recv()
         except (EOFError, OSError):
-            raise self.exit_error(doing) from None
+            raise self.exit_error(phase) from None
         if not isinstance(reply, WorkerFailure):
             return reply
         if reply.is_config_error:
@@ -101,14 +101,14 @@ class Handle:
         message = f"environment {reply.env} (worker {self.index}) {reply.summary}"
         raise WorkerError(f"{message}\n\n{reply.trace}", self.index, (reply.env,))
 
-    def exit_error(self, doing: str) -> WorkerError:
+    def exit_error(self, phase: str) -> WorkerError:
         """Return the error for a worker that has ended."""
-        message = f"{self} {self.describe_exit()} while it was supposed to {doing}"
+        message = f"{self} {self.describe_exit()} while it was supposed to {phase}"
         return WorkerError(f"{message}{self.crash_stack()}", self.index, self.envs)
 
-    def timeout_error(self, doing: str, seconds: float) -> WorkerError:
+    def timeout_error(self, phase: str, seconds: float) -> WorkerError:
         """Kill a worker that was too slow, and return the error."""
-        message = f"{self} did not {doing} within {seconds:g} s. Its stack:\n{self.stack()}"
+        message = f"{self} did not {phase} within {seconds:g} s. Its stack:\n{self.stack()}"
         self.kill()
         return WorkerError(message, self.index, self.envs)
 
@@ -510,7 +510,7 @@ class WorkerPool:
             self.close()
             raise
 
-    def _gather(self, doing: str, seconds: float) -> list[Any]:
+    def _gather(self, phase: str, seconds: float) -> list[Any]:
         """Return one reply of each worker, in order."""
         deadline = time.monotonic() + seconds
         replies = {}
@@ -520,14 +520,14 @@ class WorkerPool:
             ready = wait(list(waiting), min(remaining, POLL_SECONDS))
             for connection in ready:
                 worker = waiting.pop(connection)
-                replies[worker.index] = worker.receive(doing)
+                replies[worker.index] = worker.receive(phase)
             if ready:
                 continue
             for worker in waiting.values():
                 if not worker.alive() and not worker.connection.poll():
-                    raise worker.exit_error(doing)
+                    raise worker.exit_error(phase)
             if not remaining:
-                raise next(iter(waiting.values())).timeout_error(doing, seconds)
+                raise next(iter(waiting.values())).timeout_error(phase, seconds)
         return [replies[worker.index] for worker in self._workers]
 
 

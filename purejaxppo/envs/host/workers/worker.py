@@ -129,8 +129,8 @@ class EnvGroup:
             for env, env_sources in zip(envs, self._sources, strict=True)
         ]
         self._ended = np.zeros(len(envs), bool)
-        for lane, env in enumerate(envs):
-            self.at = lane
+        for index, env in enumerate(envs):
+            self.at = index
             observation = observation_space(env.observation_space)
             if (observation, action_space(env.action_space)) != (self.observation, self.action):
                 raise ValueError("its spaces differ from those of the environments before it")
@@ -142,9 +142,9 @@ class EnvGroup:
     def reset(self, seeds: Sequence[int]) -> None:
         """Start an episode of every environment, from the seeds of the whole batch."""
         self._out.reward[:] = 0
-        for lane in range(len(self.envs)):
-            self.at = lane
-            self._first_obs(lane, seeds[self.start + lane])
+        for index in range(len(self.envs)):
+            self.at = index
+            self._first_obs(index, seeds[self.start + index])
         self._ended = np.zeros(len(self.envs), bool)
 
     def step(self) -> str:
@@ -154,10 +154,10 @@ class EnvGroup:
             The first value that diverged, as in `diverged_value`; "" if none did.
         """
         results = []
-        for lane in range(len(self.envs)):
-            self.at = lane
-            obs, *result = self._step_env(lane)
-            self._write(lane, obs)  # before another environment writes to the same buffer
+        for index in range(len(self.envs)):
+            self.at = index
+            obs, *result = self._step_env(index)
+            self._write(index, obs)  # before another environment writes to the same buffer
             results.append(result)
         return self._finish(*zip(*results, strict=True))
 
@@ -183,42 +183,42 @@ class EnvGroup:
         for env in self.envs:
             env.close()
 
-    def _step_env(self, lane: int) -> tuple[Any, float, bool, bool]:
-        if self._ended[lane]:
-            return self._first_obs(lane, None), 0.0, False, False
-        obs, reward, terminated, truncated, _ = self.envs[lane].step(self._action(lane))
+    def _step_env(self, index: int) -> tuple[Any, float, bool, bool]:
+        if self._ended[index]:
+            return self._first_obs(index, None), 0.0, False, False
+        obs, reward, terminated, truncated, _ = self.envs[index].step(self._action(index))
         ends = to_bool(terminated, "terminated"), to_bool(truncated, "truncated")
         return obs, to_float(reward, "reward"), *ends
 
     @ignoring_float_errors
-    def _action(self, lane: int) -> Any:
+    def _action(self, index: int) -> Any:
         """Return the action of an environment in its own form."""
-        parts = [part[lane] for part in self._actions]
-        return self._decode[lane](tree_of(self.action, parts))
+        parts = [part[index] for part in self._actions]
+        return self._decode[index](tree_of(self.action, parts))
 
-    def _first_obs(self, lane: int, seed: int | None) -> Any:
+    def _first_obs(self, index: int, seed: int | None) -> Any:
         """Reset an environment, again if the first observation is NaN or beyond ±LARGEST."""
         for _ in range(TRIES):
-            obs, _ = reset_result(self.envs[lane].reset(seed=seed))
-            self._write(lane, obs)
-            if self._is_bounded(lane):
+            obs, _ = reset_result(self.envs[index].reset(seed=seed))
+            self._write(index, obs)
+            if self._is_bounded(index):
                 return obs
             seed = None
         raise FloatingPointError(
-            f"reset returned {self._diverged_value(lane)} in {TRIES} tries. Observations must be "
+            f"reset returned {self._diverged_value(index)} in {TRIES} tries. Observations must be "
             f"finite and within ±{short_number(LARGEST)}."
         )
 
     @ignoring_float_errors
-    def _is_bounded(self, lane: int) -> bool:
+    def _is_bounded(self, index: int) -> bool:
         """Return True if an observation is not NaN and within ±LARGEST everywhere."""
-        return all((np.abs(part[lane]) <= LARGEST).all() for part in self._out.obs)
+        return all((np.abs(part[index]) <= LARGEST).all() for part in self._out.obs)
 
     @ignoring_float_errors
-    def _write(self, lane: int, obs: Any) -> None:
+    def _write(self, index: int, obs: Any) -> None:
         """Write an observation to its row."""
-        for target, source in zip(self._out.obs, self._sources[lane], strict=True):
-            target[lane] = read(source, obs).reshape(target.shape[1:])
+        for target, source in zip(self._out.obs, self._sources[index], strict=True):
+            target[index] = read(source, obs).reshape(target.shape[1:])
 
     def _bounded_rows(self) -> np.ndarray:
         """Return True for rows whose values are finite and within ±LARGEST, bool [len(envs)]."""
@@ -228,11 +228,11 @@ class EnvGroup:
                 ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
         return ok
 
-    def _diverged_value(self, lane: int) -> str:
+    def _diverged_value(self, index: int) -> str:
         """Return the first value of an environment that diverged."""
         paths = [leaf.path for leaf in leaves(self.observation)]
-        obs = zip(paths, (part[lane] for part in self._out.obs), strict=True)
-        return diverged_value(self._out.reward[lane], obs)
+        obs = zip(paths, (part[index] for part in self._out.obs), strict=True)
+        return diverged_value(self._out.reward[index], obs)
 
     def _end_diverged(self) -> str:
         """End the episodes of environments that diverged; return the first one's value."""
