@@ -32,7 +32,7 @@ def _arguments(name: str, value: Any) -> str:
 
 
 OPTIONS = {
-    "arguments": Option("", "More command-line arguments of the game.", parse=_arguments),
+    "arguments": Option("", "Additional command-line arguments of the game.", parse=_arguments),
     "show": Option(False, "Show the game in a window. Needs a display."),
     "timeout": Option(60.0, "Time limit in seconds of a game's start and each reply.", low=1),
     "restarts": Option(3, "Maximum number of restarts of failed games, all games together.", low=0),
@@ -40,9 +40,9 @@ OPTIONS = {
 """Options of all engines."""
 NOT_OPTIONS = {
     "instances": (
-        "unknown option. env.num_envs sets the number of games. Evaluations start up to as many "
-        "again. If only one game can run at a time, set eval.num_episodes = 0 and run purejaxppo "
-        "evaluate after training."
+        "unknown option. env.num_envs sets the number of games. Evaluations start at most as many "
+        "more games. If only one game can run at a time, set eval.num_episodes = 0 and run "
+        "purejaxppo evaluate after training."
     )
 }
 

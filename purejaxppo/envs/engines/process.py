@@ -52,7 +52,7 @@ def listen(port: int = 0) -> socket.socket:
         raise EngineError(
             f"port {port} of {LOOPBACK} cannot be opened: {error.strerror}. Close the program that "
             f"uses it, or set another port in env.options.port and in the game. Evaluations during "
-            f"training need a second port: if the editor is used, set eval.num_episodes = 0."
+            f"training need a second game: with the editor, set eval.num_episodes = 0."
         ) from error
 
 

@@ -294,8 +294,8 @@ class HostEnv(Env):
         def step(token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
             if num_envs not in self._pools:
                 raise ValueError(
-                    "jax.vmap over settings alone does not work with a host simulator. Map over "
-                    "keys as well, one per setting, as in jax.vmap(train)(keys, settings)."
+                    "jax.vmap over hyperparams alone does not work with a host simulator. Map over "
+                    "keys as well, as in jax.vmap(train)(keys, hyperparams)."
                 )
             return self.pool(num_envs).step(token, action)
 

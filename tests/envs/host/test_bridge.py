@@ -120,7 +120,7 @@ def test_workers_serve_vmapped_seeds_with_one_call_per_step():
 def test_a_vmap_over_hyperparameters_only_is_rejected():
     env = registry.make(EnvConfig(name="envpool/CartPole-v1"), 2)
     state, _ = jax.jit(env.reset)(jax.random.key(0))
-    with pytest.raises(ValueError, match="over settings alone does not work"):
+    with pytest.raises(ValueError, match="over hyperparams alone does not work"):
         jax.vmap(env.step, (None, None, 0))(stepping.KEY, state, jnp.zeros((3, 2), jnp.int32))
     env.close()
 

@@ -451,7 +451,7 @@ def test_a_worker_that_dies_is_reported_immediately(fault, parts):
 UNKNOWN = [
     (make_spec("CartPol-v1"), "unknown task 'gymnasium/CartPol-v1'. Did you mean 'CartPole-v1'?"),
     (make_spec("Hopper-v99"), "unknown task 'gymnasium/Hopper-v99'. Did you mean 'Hopper-v"),
-    (make_spec("Qwxyz-v0"), "Ids of a package: package:Id-v0."),
+    (make_spec("Qwxyz-v0"), "For an id of a package, use package:Id-v0."),
     (make_spec("no words"), "gymnasium/no words: Malformed environment ID"),
     (make_spec("nopackage:Some-v0"), "the package 'nopackage' is not installed"),
     (make_spec("CartPole-v1", (), {"gravitas": 1}), "unexpected keyword argument 'gravitas'"),

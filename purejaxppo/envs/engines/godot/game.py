@@ -193,7 +193,7 @@ class GodotGame:
             lists = [message[key] for key in ("obs", "reward", "done", "info")]
             counts = [len(x) if isinstance(x, list) else -1 for x in lists]
         except VALUE_ERRORS:
-            raise self.engine.error("sent a step reply without obs, reward and done") from None
+            raise self.engine.error("sent a step reply without obs, reward or done") from None
         if counts != [size] * 4:
             raise self.engine.error(
                 f"has {size} agents, but its step reply has {counts[0]} obs, {counts[1]} reward, "

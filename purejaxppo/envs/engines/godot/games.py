@@ -123,7 +123,9 @@ class GodotGames:
 
     def _connect(self, game: GodotGame) -> None:
         if game.connect() != self.layout:
-            raise game.engine.error("has different agents or spaces than game 0")
+            raise game.engine.error(
+                "has different agents or spaces than game 0. Use the same in all games"
+            )
 
     @contextlib.contextmanager
     def _restarting_after_error(self, index: int) -> Iterator[None]:

@@ -339,7 +339,7 @@ def _observation(name: str, space: Any) -> Box | Discrete:
         return Box(shape)
     if len(shape) != 3:
         raise MakeError(
-            f"observation {name!r}: invalid size {list(shape)}. An image (a name with 2d) needs "
+            f'observation {name!r}: invalid size {list(shape)}. Images (names with "2d") need '
             f"[channels, height, width]."
         )
     channels, height, width = shape

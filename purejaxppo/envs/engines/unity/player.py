@@ -145,7 +145,10 @@ class UnityGame:
             return
         output = self._output("connect")
         if not output.HasField("rl_initialization_output"):
-            raise self.error("did not send the first message of ML-Agents when it connected")
+            raise self.error(
+                "did not send the first message of ML-Agents when it connected. Build it with the "
+                "package com.unity.ml-agents"
+            )
         description = output.rl_initialization_output
         with self.named():
             messages.check_version(description.communication_version)

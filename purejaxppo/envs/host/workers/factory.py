@@ -219,7 +219,7 @@ def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasiu
         return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         close = nearest(task, gymnasium.registry)
-        hint = f"Did you mean {close!r}?" if close else "Ids of a package: package:Id-v0."
+        hint = f"Did you mean {close!r}?" if close else "For an id of a package, use package:Id-v0."
         if isinstance(error, gymnasium.error.DeprecatedEnv):
             hint = one_line(error)
         raise MakeError(f"env.name: unknown task 'gymnasium/{name}'. {hint}") from error

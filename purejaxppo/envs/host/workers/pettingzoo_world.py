@@ -258,7 +258,8 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
                 end[i] = TRUNCATED
             elif agent not in self.env.agents:
                 raise ValueError(
-                    f"{agent} is not in agents any more, but was not terminated or truncated"
+                    f"{agent} is not in agents any more, but was not terminated or truncated. "
+                    f"Report its end in the step in which it leaves."
                 )
         ended = [agent for agent, alive in zip(self.agents, self._alive, strict=True) if not alive]
         self._alive &= end == ALIVE
