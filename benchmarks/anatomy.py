@@ -21,7 +21,7 @@ import harness
 import ours
 
 COMMON = {"normalize_obs": True, "normalize_reward": True, "learning_rate": 0.0}
-"""Of all tasks: with every statistic, and a policy that stays the same for all stages."""
+"""Settings of all tasks: every statistic, and a constant policy."""
 HOPPER = {
     "env": "envpool/Hopper-v5",
     "num_envs": 64,
@@ -57,9 +57,9 @@ TASKS = {
     },
 }
 PIECES = ("update", "values, advantages", "statistics", "inference, sampling", "loop, transfer")
-"""What each stage has and the next one has not; all of the last one is the simulator."""
+"""The part that each stage has and the next one does not; the last one is the simulator."""
 Stage = Callable[[int], int]
-"""Runs so many rollouts' worth -> environment steps."""
+"""A function: number of rollouts -> environment steps."""
 
 
 def main() -> None:

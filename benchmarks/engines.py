@@ -37,11 +37,11 @@ import ours
 TESTS = harness.ROOT / "tests"
 SPEEDUP = 8.0
 SIZES = ((8, 1), (1, 1), (8, 2), (1, 4))
-"""(agents of a game, games) of Godot."""
+"""(agents per game, games) of Godot."""
 AGENTS = (1, 8)
-"""Agents of Unity's game."""
+"""Numbers of agents in the game of Unity."""
 Run = Callable[[int], int]
-"""Steps to make -> steps made."""
+"""A function: number of steps -> number of steps taken."""
 
 
 class Contender(NamedTuple):

@@ -28,9 +28,9 @@ CONTENDERS = {
     "brax-notebook": "Brax's PPO, the sizes of its notebook",
 }
 NOTEBOOK = {"num_envs": 4096, "rollout_length": 5, "num_minibatches": 32, "num_epochs": 4}
-"""Of ant in brax/notebooks/training.ipynb, with `batch_size` 2048 and Brax's default networks."""
+"""Sizes of ant in brax/notebooks/training.ipynb, with default networks and `batch_size` 2048."""
 LEARNING = {"learning_rate": 3e-4, "entropy_cost": 1e-2, "discounting": 0.97, "reward_scaling": 10}
-"""The other settings of ant there, for both of Brax's contenders."""
+"""The other settings of ant in the notebook, for both contenders of Brax."""
 EPISODES = 64
 EVALUATIONS = 40
 FRAMES, HEIGHT, WIDTH = 60, 176, 240

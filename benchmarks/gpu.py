@@ -29,11 +29,11 @@ from gpu_items import ITEMS
 
 TOY_ITEMS = ["machine", "cartpole"]
 TOY_SECONDS = 600.0
-"""Limit of an item of a toy run."""
+"""Time limit of an item of a toy run, in seconds."""
 SHARE = 0.5
-"""The part of the budget after which `--jobs` begins no further row."""
+"""The part of the budget after which `--jobs` starts no further row."""
 LAST_SECONDS = 60.0
-"""What rows that are being compiled then may still take."""
+"""Seconds to finish rows that are being compiled at that time."""
 
 
 def main() -> int:

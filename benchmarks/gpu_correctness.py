@@ -16,8 +16,8 @@ import harness
 Row = dict[str, Any]
 Measurements = Iterator[tuple[str, Callable[[], Row]]]
 TOLERANCE = 1e-2
-"""Norm of the difference of parameters after an update, in units of the norm of their change; Adam
-makes steps of gradients' signs where these are hardly more than rounding."""
+"""Largest norm of the difference of parameters after an update, relative to the norm of their
+change; Adam makes full steps even where gradients are close to rounding errors."""
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "feed-forward": ("cartpole.yaml", {}),
     "continuous actions": ("pendulum.yaml", {}),

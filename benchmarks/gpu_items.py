@@ -24,7 +24,7 @@ Row = dict[str, Any]
 Measurements = Iterator[tuple[str, Callable[[], Row]]]
 ROUNDS = 5
 SECONDS = 0.5
-"""Length of a timed round."""
+"""Length of a timed round, in seconds."""
 
 
 class Item(NamedTuple):
@@ -151,7 +151,7 @@ SMALL = {
     "ppo.num_epochs": 2,
 }
 LIGHT = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Breakout-MinAtar")
-"""Tasks that compile quickly; a toy run has a dummy in place of others."""
+"""Tasks that compile fast; a toy run replaces others by a dummy."""
 
 
 def config_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Any:
@@ -210,7 +210,7 @@ def speeds(*cases: tuple[str, str, dict[str, Any]]) -> Callable[[bool], Measurem
 
 
 FIRST = ("hopper", "cheetah_run", "minatar_breakout", "humanoid")
-"""Configs whose sizes for a GPU are measured first."""
+"""The first configs whose sizes for a GPU are measured."""
 ELSEWHERE = ("cartpole", "ant", "cartpole_balance", "cartpole_hidden")
 """Configs whose sizes for a GPU are in other items."""
 

@@ -21,7 +21,7 @@ RUNS = (
     ("hopper.yaml", 2000.0),
     ("cheetah_run.yaml", 850.0),
 )
-"""Configs, trained with their sizes for a GPU, and the returns that are timed."""
+"""Configs, trained with their sizes for a GPU, and their timed returns."""
 SMALL_RUN = ("--env.num_envs", "8", "--ppo.rollout_length", "8", "--network.hidden", "8")
 
 

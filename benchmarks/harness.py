@@ -33,7 +33,7 @@ PACKAGES = (
     *("torch", "stable_baselines3", "sbx-rl"),
 )
 SETTLE_SECONDS = 0.2
-"""Time for the processes that keep cores awake to start."""
+"""Seconds for the start of the processes that keep cores awake."""
 Row = dict[str, Any]
 Facts = Callable[[], Row]
 

@@ -28,7 +28,7 @@ HOPPER = {
     "normalize_obs": False,
     "learning_rate_schedule": "constant",
 }
-"""Stable-Baselines3's sizes, with 8 environments: 2,048 steps, minibatches of 64."""
+"""The sizes of Stable-Baselines3, with 8 environments: 2,048 steps, minibatches of 64."""
 WIDE = HOPPER | {"num_envs": 64, "rollout_length": 128, "num_minibatches": 8, "num_epochs": 4}
 WORKERS = HOPPER | {"env": "gymnasium/Hopper-v5"}
 PONG = {
@@ -60,7 +60,7 @@ PONG_SMALL = PONG | {
     "critic": "hl_gauss",
     "learning_rate": 1e-3,
 }
-"""As configs/pong_small.yaml."""
+"""The sizes of configs/pong_small.yaml."""
 TOY = {"num_envs": 4, "rollout_length": 8, "num_minibatches": 2, "num_epochs": 1, "hidden": (4,)}
 POOL, GYM = ("envpool",), ("gymnasium", "mujoco")
 

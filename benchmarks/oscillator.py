@@ -27,9 +27,9 @@ import harness
 import ours
 
 GRID = [(64, 100), (64, 1_000), (64, 10_000), (512, 1_000), (4_096, 100), (4_096, 1_000)]
-"""(ensembles, neurons of each)."""
+"""(ensembles, neurons per ensemble)."""
 Run = Callable[[int], int]
-"""Calls to make -> neuron-steps."""
+"""A function: number of calls -> neuron-steps."""
 MEASURE = """
 import json, sys
 from purejaxppo import restore

@@ -28,7 +28,7 @@ SIZES: dict[str, Any] = {
     "activation": "swish",
     "normalize_reward": True,
 }
-"""Of hopper.yaml."""
+"""The sizes of hopper.yaml."""
 TOY = ["--config", "cartpole", "--env.num_envs", "16", "--ppo.rollout_length", "8"]
 
 

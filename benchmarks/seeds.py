@@ -41,7 +41,7 @@ CONTENDERS = {
 CPU_COUNTS = (1, 4, 16, 32, 64, 256)
 ACCELERATOR_COUNTS = (*CPU_COUNTS, 1024, 2048)
 MOST_ALONE = 16
-"""Seeds that are also trained one after another; more take as many times longer."""
+"""Numbers of seeds that are also trained one after another; the time is proportional."""
 
 
 def main() -> None:

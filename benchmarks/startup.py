@@ -34,8 +34,8 @@ programs = Programs(divide(resolve(config), jax.devices()))
 programs.compile(programs.abstract_state())
 """,
 }
-"""The part of a start that cannot be avoided, in a separate process: imports of a simulator; or
-tracing and compiling the program of training, without caches."""
+"""The unavoidable part of a start, in a separate process: imports of a simulator; or tracing and
+compiling the program of training, without caches."""
 
 
 class Measurement(NamedTuple):
@@ -43,10 +43,10 @@ class Measurement(NamedTuple):
 
     words: tuple[str, ...]
     until: str = ""
-    """The output that ends the measurement; empty: the command's end."""
+    """The output that ends the measurement; empty: the end of the command."""
     cold: bool = False
     alone: str = ""
-    """The key in `ALONE` of what it is also compared with."""
+    """The key in `ALONE` of its unavoidable part."""
 
 
 HOPPER = ("train", "--config", "hopper.yaml", "--total_timesteps", "16384", "--clobber")

@@ -117,7 +117,7 @@ OWN: dict[str, Callable[[str], Own]] = {
     "xminigrid": xminigrid,
 }
 SHORT = {"craftax": 2}
-"""Steps of a call of the simulator's own loop, where one takes seconds."""
+"""Steps per call of the loop of the simulator, where a step takes seconds."""
 
 
 def compare(args: argparse.Namespace, worker: list[str]) -> None:

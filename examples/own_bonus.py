@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from purejaxppo.agents.extras.intrinsic import Intrinsic
 
 BITS = 10
-"""There are 2**BITS counts."""
+"""The number of counts is 2**BITS."""
 
 
 def count_bonus(config, spec):

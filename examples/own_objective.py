@@ -17,7 +17,7 @@ On the command line; `clip_eps` is still tunable, and a sweep can vary it in one
 import jax.numpy as jnp
 
 SLOPE = 0.3
-"""Strength of the pull."""
+"""Slope of the rollback outside of the clip range."""
 
 
 def rollback(log_ratio, advantage, hp):

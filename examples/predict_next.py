@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from purejaxppo import AuxiliaryLoss
 
 NUM_ACTIONS = 2
-"""CartPole's."""
+"""Number of actions of CartPole."""
 WIDTH = 32
 
 

@@ -64,9 +64,9 @@ LONG = (
     "test_sweep",
     "test_tutorials",
 )
-"""Groups that begin before others, so that no process is left alone with one at the end."""
+"""Slow groups, which start first: otherwise one process may run one alone at the end."""
 SHORT = "contract-"
-"""How names of groups begin that come last: of seconds each, so that all processes end at once."""
+"""Prefix of the names of groups of a few seconds, which come last to balance all processes."""
 
 
 @pytest.hookimpl(tryfirst=True)

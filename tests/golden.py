@@ -34,7 +34,7 @@ CONFIGS = {
     "hopper_v5.yaml": {"eval.num_episodes": 8},
     "mpe_spread.yaml": {"num_shards": 2},
 }
-"""Changes of each config, by dotted name; sizes stay those of the config."""
+"""Changes of each config, by dotted name; sizes are not changed."""
 TIMES = ("seconds", "charts/SPS")
 """Columns of metrics.csv that measure time."""
 CURVES = "metrics.csv "

@@ -63,7 +63,7 @@ def small(words, timesteps=128):
 
 
 ONE = "predict_next"
-"""The example that resumes and is evaluated in a process of its own, too."""
+"""The example that is also resumed and evaluated in another process."""
 TRAINED = [pytest.param(words, id=name) for name in NAMES for words in commands(name, "train")[:1]]
 OTHERS = [
     pytest.param(words, id=f"{name}-{i}")

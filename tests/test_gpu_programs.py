@@ -13,9 +13,9 @@ FOLDER = ROOT / "benchmarks"
 COMPILER = ROOT / ".gpu-compiler"
 ROWS = FOLDER / "results" / "gpu_programs.jsonl"
 GROWTH = 1.10
-"""Launches of a gradient step, at most, over those of the row that was kept."""
+"""The largest ratio of launches of a gradient step to those of the stored row."""
 QUICK = ("cartpole", "cartpole, 4 cards")
-"""One card and several; memories, images and simulators are slow."""
+"""Cases with one and with several GPUs; recurrent cells, images and simulators are slow."""
 
 HLO = """HloModule jit_f, is_scheduled=true
 

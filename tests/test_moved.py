@@ -23,7 +23,7 @@ SHOWN = {
     "purejaxppo.pure_training": "make_train",
     "purejaxppo.trained_agent": "Agent",
 }
-"""Paths that the documentation, templates and examples of version 0.2 show."""
+"""Paths in the documentation, templates and examples of version 0.2."""
 
 
 @pytest.mark.parametrize(("path", "name"), SHOWN.items())

@@ -17,7 +17,7 @@ SHORTER = {
     **{"1_000_000": "30_000", "200_000": "20_000", "80_000": "20_000", "40_000": "10_000"},
     **{"-5, -1, 9": "-4, -2, 3", "num_seeds = 8": "num_seeds = 3"},
 }
-"""Steps to train for, and rates and seeds, here: enough for every cell to have what it shows."""
+"""Numbers of steps, rates and seeds in tests, enough for the output of every cell."""
 
 
 @pytest.mark.full

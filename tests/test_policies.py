@@ -53,7 +53,7 @@ class Training:
 
 @pytest.fixture(scope="module")
 def make_training(make_config):
-    """A function that makes each training once, so that its programs are compiled once."""
+    """A function that makes each training once and compiles its programs once."""
     made = {}
 
     def make(action="box", *, ppo=None, network=None, **rest):

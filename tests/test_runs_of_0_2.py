@@ -36,19 +36,19 @@ NAMES = json.loads((FOLDER / "names.json").read_text(encoding="utf-8"))
 RECORDED = json.loads((FOLDER / "recorded.json").read_text(encoding="utf-8"))
 FIELDS = NAMES["fields"]
 REPEATED = [("four_seeds", "resume"), ("recurrent", "resume"), ("uint8_vector", "resume")]
-"""Cases that compile long programs, for `make test-all`."""
+"""Cases that compile large programs, for `make test-all`."""
 CASES = [
     pytest.param(*case, marks=[pytest.mark.full] * (case in REPEATED))
     for case in itertools.product(RUNS, OBSERVED)
 ]
 ANSWERED: dict[str, str] = {"env.double_buffer": "It was removed. Use asynchronous = true."}
-"""Switches of 0.2 that were removed -> a part of the sentence that refuses them.
+"""Removed switches of 0.2 -> a part of the error about them.
 
-A config file may turn them off. Runs that turned one on must still be evaluated, loaded and
-exported, and resumed once it is deleted from the config file.
+A config file may turn them off. Runs that turned one on can still be evaluated, loaded and
+exported, and also resumed when it is deleted from the config file.
 """
 TRANSLATED = {"keep_cores_awake": {"auto": False, "never": False, "always": True}}
-"""Fields of 0.2 that have other values now: old value -> new value."""
+"""Fields of 0.2 with other values now: old value -> new value."""
 
 
 @pytest.fixture

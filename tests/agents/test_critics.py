@@ -242,7 +242,7 @@ def test_targets_beyond_the_histogram_are_clipped_to_its_ends_and_counted():
 
 
 def test_opposite_bins_cancel_exactly_in_the_value():
-    """Outer bins stand for 160,000. Before learning, opposite bins cancel exactly."""
+    """Outer bins represent 160,000. Before learning, opposite bins cancel exactly."""
     critic = critics.make(PPOConfig(critic="hl_gauss"))
     assert critic.gain == 0.0
     outputs = jax.random.normal(jax.random.key(0), (critics.BINS,))

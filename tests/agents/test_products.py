@@ -11,7 +11,7 @@ from purejaxppo.parallel import platforms
 
 pytestmark = pytest.mark.toy
 SHAPES = [((3, 5), 4), ((2, 3, 5), 2), ((5,), 3), ((3, 5), 1), ((7, 200), 100)]
-"""Of x, and widths of the layer; the last one's weight is larger than `products.LARGEST_WEIGHT`."""
+"""Shapes of x, and layer widths; the last weight is larger than `products.LARGEST_WEIGHT`."""
 
 
 def parts(shape, width):

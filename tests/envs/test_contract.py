@@ -111,7 +111,7 @@ GAMES_OF_TWO = (
     "shogi",
     "tic_tac_toe",
 )
-"""Against a random player here, but for Kuhn poker, a world of two agents in turns."""
+"""Played against a random player, except Kuhn poker with two agents."""
 PGX = (*(f"minatar-{name}" for name in MINATAR), *GAMES_OF_TWO, "2048", "sparrow_mahjong")
 PLAYGROUND = (
     "AcrobotSwingup",
@@ -122,7 +122,7 @@ PLAYGROUND = (
     "PointMass",
     "ReacherEasy",
 )
-"""Tasks of the DeepMind control suite that compile quickly."""
+"""Tasks of the DeepMind control suite that compile fast."""
 ENVPOOL = (
     "CartPole-v1",
     "Pendulum-v1",
@@ -207,7 +207,7 @@ ONE_OF_EACH_KIND = {
     "playground/CartpoleBalance": "MJX",
     "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
-"""Tasks that `make test` records, and why. `make test-all` records all except `ALIKE`."""
+"""Tasks that `make test` records, with reasons. `make test-all` records all except `ALIKE`."""
 BODIES = ("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum")
 SIZES = {
     "brax": (*BODIES, "pusher", "walker2d"),
@@ -289,7 +289,7 @@ ONE_START = {
 }
 """Tasks whose first observation is always the same."""
 MOSTLY_ONE_START = {f"xminigrid/MiniGrid-Memory{size}" for size in ("S16", "S32", "S64", "S128")}
-"""Corridors in which an agent mostly sees the middle at the start of an episode."""
+"""Corridors in which most first observations show the middle."""
 
 
 def parameter(name, backend):

@@ -119,5 +119,5 @@ def test_videos_and_pixel_observations_use_the_simulators_renderer(world):
     from craftax.craftax_classic import renderer
 
     assert renderer.load_all_textures.__module__ == "craftax.craftax_classic.constants"
-    # The player stands in the middle, upon something that is neither black nor one colour.
+    # The player is in the middle, on a texture that is neither black nor of one colour.
     assert len(np.unique(seen[21:28, 28:35].reshape(-1, 3), axis=0)) > 3

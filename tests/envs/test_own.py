@@ -320,7 +320,7 @@ def test_a_custom_multi_agent_task_by_reference():
 
 @pytest.mark.toy
 def test_a_custom_wrapper_must_define_success_above_itself(monkeypatch):
-    """A wrapper may change rewards, so that the task's value may not apply."""
+    """A wrapper may change rewards, and the value of the task may not apply."""
     monkeypatch.setattr(examples.Walk, "success_above", 2.5, raising=False)
     assert make(examples.Walk).spec.success_above == 2.5
     assert make(examples.Walk, wrappers=(examples.Doubled,)).spec.success_above is None

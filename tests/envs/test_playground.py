@@ -200,7 +200,7 @@ def test_broken_tasks_are_rejected_and_still_fail(menagerie, monkeypatch, name, 
 
 
 AGAIN = ("Rough", "Getup", "Footstand", "Handstand", "SpotJoystick")
-"""Parts of the names of tasks whose robot has another task here."""
+"""Parts of the names of tasks whose robot is covered by another task."""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_tuned_configs_name_existing_parts_of_the_observation(menagerie, name):
 
 
 RANDOMISATIONS = {}
-"""Tasks of each of Playground's randomisations."""
+"""A task for each randomisation of Playground."""
 for robot in ROBOTS:
     RANDOMISATIONS.setdefault(playground.registry.get_domain_randomizer(robot), []).append(robot)
 RANDOMISATIONS.pop(None, None)

@@ -17,7 +17,7 @@ pytest.importorskip("xminigrid")
 FORWARD, RIGHT, PICK_UP = 0, 1, 3
 EMPTY = "xminigrid/MiniGrid-Empty-5x5"  # from the upper left corner to the lower right
 TO_THE_GOAL = (FORWARD, FORWARD, RIGHT, FORWARD, FORWARD)
-"""In a room of 3 x 3 squares, looking right."""
+"""Positions in a room of 3 x 3 squares, facing right."""
 
 
 def make(name=EMPTY, limit=0, **options):

@@ -247,7 +247,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Saves:
-    """Checkpoints whose first few saves fail."""
+    """Checkpoints whose first saves fail."""
 
     def __init__(self, failing=0, before=None):
         self.failing, self.steps, self.closed = failing, before, False

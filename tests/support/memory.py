@@ -9,9 +9,9 @@ from pathlib import Path
 import jax
 
 LARGE = 2.1e9
-"""Bytes; below, small programs are kept from file to file: they compile in no time, but often."""
+"""Bytes below which small programs, which compile fast but often, are kept for other files."""
 LARGEST = 2.4e9
-"""Bytes above which they are not even kept for the rest of a file."""
+"""Bytes above which they are not kept for the rest of a file."""
 
 
 def resident():

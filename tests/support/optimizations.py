@@ -15,7 +15,7 @@ def anything():
 @contextlib.contextmanager
 def optimization():
     """Undo the compile settings of conftest.py, in this process and its child processes."""
-    anything()  # so that XLA reads its flags before they are removed below
+    anything()  # XLA must read its flags before they are removed below
     options = compiler.get_compile_options
     before = jax.config.read("jax_disable_most_optimizations")
 

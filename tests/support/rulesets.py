@@ -3,7 +3,7 @@
 import numpy as np
 
 TILES = ((3, 1), (7, 3), (4, 2))
-"""What is to be picked up: the red ball, the blue key, the green square."""
+"""The objects to pick up: the red ball, the blue key, the green square."""
 
 
 def write(folder):

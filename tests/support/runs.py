@@ -39,7 +39,7 @@ SMALL_WALK = {
     "total_timesteps": 96,
     "num_shards": 1,
 }
-"""Overrides of cartpole.yaml for a user's own environment."""
+"""Overrides of cartpole.yaml for a custom environment."""
 
 
 def setup_of(config, devices=1, members=()):

@@ -1,6 +1,6 @@
 """A scripted simulator whose agents are absent between decisions.
 
-It does not depend on actions, so that the script can also be described per decision, for
+It does not depend on actions, and the script can therefore also be described per decision, for
 comparison.
 """
 
@@ -17,7 +17,7 @@ from purejaxppo.spaces import Box, Discrete
 
 SIZE = 3
 GARBAGE = 500.0
-"""What a stale observation shows: it must not be seen in any result."""
+"""The value of stale observations, which must not appear in any result."""
 
 
 @dataclass

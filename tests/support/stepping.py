@@ -3,7 +3,7 @@
 import jax
 
 KEY = jax.random.key(7)
-"""Key of steps whose draws do not matter."""
+"""Key of steps whose random numbers are irrelevant."""
 
 
 def play(env, state, actions):

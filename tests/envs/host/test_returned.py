@@ -94,7 +94,7 @@ class NoSeedWithLimit(NoSeed):
 
 
 class UnpacksItsOwn(Still):
-    """An environment with an unpacking error of its own."""
+    """An environment that raises an unpacking error."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = (1, 2, 3, 4)
