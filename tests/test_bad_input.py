@@ -42,14 +42,14 @@ def test_a_wrong_command_gets_a_one_sentence_error(flags, expected, tmp_path, ca
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name)
     )
-    said = rejection(["--config", "cartpole", *flags], capsys)
-    assert all(part in said for part in expected), said
+    message = rejection(["--config", "cartpole", *flags], capsys)
+    assert all(part in message for part in expected), message
 
 
 def test_a_task_without_a_family_is_searched_in_all_families(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = rejection(["--config", "cartpole", "--env.name", "hopper"], capsys)
-    assert "is not of the form family/task. Did you mean 'brax/hopper'" in said
+    message = rejection(["--config", "cartpole", "--env.name", "hopper"], capsys)
+    assert "is not of the form family/task. Did you mean 'brax/hopper'" in message
 
 
 def test_evaluation_options_are_checked_before_the_run_folder_is_made(
@@ -58,8 +58,8 @@ def test_evaluation_options_are_checked_before_the_run_folder_is_made(
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("pgx")
     flags = ["--env.name", "pgx/tic_tac_toe", "--eval.options", "opponent", "rand"]
-    said = rejection(["--config", "cartpole", *flags], capsys)
-    assert "in evaluations: eval.options.opponent = 'rand' must be random, or" in said
+    message = rejection(["--config", "cartpole", *flags], capsys)
+    assert "in evaluations: eval.options.opponent = 'rand' must be random, or" in message
     assert not list(tmp_path.iterdir())
 
 

@@ -60,9 +60,9 @@ def test_help_is_printed_without_jax():
         "assert main(['trian']) == 2; assert main([]) == 2; assert main(['init', '--help']) == 0; "
         "assert 'jax' not in sys.modules"
     )
-    code, said, _ = python("-c", code)
-    assert code == 0 and said.startswith("usage: purejaxppo COMMAND")
-    assert all(f"\n  {name} " in said for name in command.COMMANDS)
+    code, message, _ = python("-c", code)
+    assert code == 0 and message.startswith("usage: purejaxppo COMMAND")
+    assert all(f"\n  {name} " in message for name in command.COMMANDS)
 
 
 @pytest.mark.full
@@ -83,7 +83,7 @@ def test_the_console_script_calls_the_main_module():
 
 @toy
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["trian"], "unknown command trian. Did you mean train?"),
         (["x"], "unknown command x. Commands: train, evaluate, sweep, export, list, init"),
@@ -108,11 +108,13 @@ def test_the_console_script_calls_the_main_module():
         (["init", "env", "no/walk.py"], "no/walk.py: the folder no does not exist"),
     ],
 )
-def test_wrong_command_words_get_a_one_sentence_error(words, said, capsys, tmp_path, monkeypatch):
+def test_wrong_command_words_get_a_one_sentence_error(
+    words, message, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert command.main(words) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and said in err, err
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err, err
     assert not list(tmp_path.iterdir())
 
 
@@ -186,8 +188,8 @@ def test_an_error_of_several_tasks_is_printed_once(capsys, monkeypatch):
     monkeypatch.setattr(registry, "make", refuse)
     assert command.main(["list", "envs", "dummy"]) == 0
     lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
-    said = dict(line.split(maxsplit=1) for line in lines)
-    assert said == {
+    message = dict(line.split(maxsplit=1) for line in lines)
+    assert message == {
         "dummy/a": "needs models",
         "dummy/b": "same as dummy/a",
         "dummy/c": "needs a map",
@@ -206,10 +208,12 @@ def test_missing_families_are_listed_with_the_command_that_installs_them(capsys,
     for words in (["list", "envs"], ["train", "--list_envs"]):
         assert command.main(words) == 0
         *lines, last = capsys.readouterr().out.splitlines()
-        said = dict(line.split(maxsplit=1) for line in lines)
-        assert set(said) == {f"{family}/" for family in families.ADAPTERS}
-        assert said["brax/"] == families.load("brax").about
-        assert said["gymnax/"] == "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'"
+        message = dict(line.split(maxsplit=1) for line in lines)
+        assert set(message) == {f"{family}/" for family in families.ADAPTERS}
+        assert message["brax/"] == families.load("brax").about
+        assert (
+            message["gymnax/"] == "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'"
+        )
         assert last == "`purejaxppo list envs FAMILY` lists the tasks of a family"
 
 

@@ -174,7 +174,7 @@ def test_each_row_gets_the_action_of_its_agent(make_agent):
     both = agent.act({"agent": [0, 1], "obs": {"0": [2, 2], "1": np.zeros((2, 2))}})
     assert [one.shape for one in both] == [(2,), (1,)] and both[0].dtype == np.float64
     assert both[0].min() >= 2.0 and both[1] == pytest.approx(action)
-    for obs, said in (
+    for obs, message in (
         (
             {"c": (4, np.zeros(2))},
             "Pass a dict by agent, with a, b, or rows: a dict with agent,",
@@ -182,7 +182,7 @@ def test_each_row_gets_the_action_of_its_agent(make_agent):
         ({"a": (3, np.zeros(2))}, "agent a: observation.0 = 3 must be an integer"),
         ([row], "a dict by agent"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             agent.act(obs)
 
 

@@ -255,7 +255,7 @@ def test_a_callback_returns_one_number_for_all_agents_or_one_per_agent(returned,
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         (3, r"returned 3\. Return a mapping of names to numbers"),
         ("many", r"returned 'many'\. Return a mapping"),
@@ -267,15 +267,15 @@ def test_a_callback_returns_one_number_for_all_agents_or_one_per_agent(returned,
         ({"mine/a": [1.0, 2.0, 3.0]}, "returned 3 numbers for 'mine/a', but there are 2 agents"),
     ],
 )
-def test_an_invalid_result_of_a_callback_gets_a_one_sentence_error(returned, said):
-    with pytest.raises(CallbackError, match=said) as caught:
+def test_an_invalid_result_of_a_callback_gets_a_one_sentence_error(returned, message):
+    with pytest.raises(CallbackError, match=message) as caught:
         called(returned, agents=2)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("callback", "said"),
+    ("callback", "message"),
     [
         (
             3,
@@ -285,8 +285,8 @@ def test_an_invalid_result_of_a_callback_gets_a_one_sentence_error(returned, sai
         ("nonsense", "callbacks"),
     ],
 )
-def test_an_invalid_callback_gets_a_one_sentence_error(callback, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_callback_gets_a_one_sentence_error(callback, message):
+    with pytest.raises(ValueError, match=message):
         make_callbacks(Config(callbacks=(callback,)))
 
 
@@ -307,7 +307,7 @@ def test_a_callback_of_many_agents_writes_each_number_to_its_agent():
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"ppo.gama": 0.9}, r"ppo.gama: unknown key. Did you mean ppo.gamma"),
         ({"gamma": 0.9}, "gamma: unknown key. Use ppo.gamma = 0.9"),
@@ -318,11 +318,11 @@ def test_a_callback_of_many_agents_writes_each_number_to_its_agent():
         ({"ppo.num_minibatches": 7}, "num_minibatches = 7"),
     ],
 )
-def test_an_invalid_replace_of_a_config_gets_a_one_sentence_error(changes, said):
-    with pytest.raises(ValueError, match=said) as caught:
+def test_an_invalid_replace_of_a_config_gets_a_one_sentence_error(changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
         load_config("cartpole.yaml").replace(**changes)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         train("cartpole.yaml", run_dir="never", **changes)
     assert not Path("never").exists()
 

@@ -127,12 +127,12 @@ def test_a_nonfinite_run_stops_with_one_sentence_and_keeps_its_last_finite_check
 
 
 def test_a_batch_stops_when_no_agent_is_finite_and_reports_each_lost_agent_once(make_config):
-    said: list[str] = []
+    message: list[str] = []
     ones, none = np.ones(2, int), np.zeros(2, int)
     run: Any = SimpleNamespace(
         members=[make_config(seed=5), make_config(seed=6)],
         progress=Progress(1, 0.0, [480, 480]),
-        console=SimpleNamespace(print_line=said.append),
+        console=SimpleNamespace(print_line=message.append),
         chunk=SimpleNamespace(
             learned=ones, updates=ones, env_steps=ones, episodes=SimpleNamespace(diverged=none)
         ),
@@ -146,7 +146,7 @@ def test_a_batch_stops_when_no_agent_is_finite_and_reports_each_lost_agent_once(
 
     assert not lost(1, 1)
     assert not lost(1, 0) and not lost(1, 0)
-    assert said == [
+    assert message == [
         "agents without a score after 480 steps: 1 (seed 6). Their parameters or outputs are not "
         "finite, or all their steps diverge."
     ]

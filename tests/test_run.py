@@ -77,8 +77,8 @@ def test_a_longer_run_reports_schedules_that_move_back(make_config):
         return make_config(total_timesteps=steps, ppo=ppo)
 
     size = config(1).steps_per_update
-    said = schedule_changes(config(10 * size), config(40 * size), Progress(10))
-    assert said == (
+    message = schedule_changes(config(10 * size), config(40 * size), Progress(10))
+    assert message == (
         f"total_timesteps changes from {10 * size:,} to {40 * size:,}: 25% of the run is done now, "
         f"100% before. This changes ppo.learning_rate from 0 to 0.00075."
     )
@@ -87,8 +87,8 @@ def test_a_longer_run_reports_schedules_that_move_back(make_config):
     assert schedule_changes(whole, longer, Progress(10)) == ""
     assert schedule_changes(config(10 * size), config(10 * size), Progress(5)) == ""
     fading = {**constant, "ent_coef": 0.01, "ent_schedule": "linear"}
-    said = schedule_changes(whole, config(20 * size, **fading), Progress(5))
-    assert said.endswith(
+    message = schedule_changes(whole, config(20 * size, **fading), Progress(5))
+    assert message.endswith(
         "25% of the run is done now, 50% before. This changes ppo.ent_coef from 0.005 to 0.0075."
     )
 
@@ -150,7 +150,7 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ([], "--run is missing. Give a run folder"),
         (["--run", "run", "--stochastic", "--deterministic"], "exclude each other"),
@@ -167,12 +167,12 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
         (["--run", "run", "--epsiodes", "3"], "unknown flag. Did you mean --episodes?"),
     ],
 )
-def test_a_wrong_evaluation_gets_a_one_sentence_error(flags, said, config_file, capsys):
+def test_a_wrong_evaluation_gets_a_one_sentence_error(flags, message, config_file, capsys):
     Path("run").mkdir()
     Path("run/config.yaml").write_text(CARTPOLE)
     Path("run/checkpoints/640/progress").mkdir(parents=True)
     assert evaluate_command.main(flags) == 2
-    assert said in error_of(capsys)
+    assert message in error_of(capsys)
 
 
 def test_a_folder_in_use_is_rejected(finished_run, config_file, capsys):
@@ -213,8 +213,8 @@ def test_a_finished_run_reports_changes_it_was_not_trained_with(finished_run, co
 
 def test_the_video_of_a_finished_run_belongs_to_its_files(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--video") == 0
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("video: run/video.mp4, ")
+    message = capsys.readouterr().out.splitlines()[-1]
+    assert message.startswith("video: run/video.mp4, ")
     assert Path("run/video.mp4").read_bytes()[4:8] == b"ftyp"
     with run_folder(finished_run, clobber=True):
         assert not Path("run/video.mp4").exists()
@@ -223,8 +223,8 @@ def test_the_video_of_a_finished_run_belongs_to_its_files(finished_run, config_f
 def test_a_failed_video_does_not_fail_the_run(finished_run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_command.video.importlib.util, "find_spec", lambda name: None)
-        said = train_command.write_video(finished_run)
-    assert said == "no video: pillow is not installed. Run: pip install 'purejaxppo[render]'"
+        message = train_command.write_video(finished_run)
+    assert message == "no video: pillow is not installed. Run: pip install 'purejaxppo[render]'"
     shutil.rmtree("run/checkpoints")
     assert (
         train_command.write_video(finished_run) == "no video: run: no checkpoint has been saved yet"

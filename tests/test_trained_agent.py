@@ -85,9 +85,12 @@ def test_observations_that_do_not_fit_get_a_one_sentence_error(make_agent):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_an_observation_that_is_not_finite_is_an_error(value, make_agent):
     agent = make_agent("gymnax/Pendulum-v1")
-    control, said = agent.controller(), rf"observation\[1\] = {value}: observations must be finite"
+    control, message = (
+        agent.controller(),
+        rf"observation\[1\] = {value}: observations must be finite",
+    )
     for act in (agent.act, lambda obs: control(jax.random.key(0), obs)):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             act([0.0, value, 1.0])
 
 
@@ -144,7 +147,7 @@ BYTES = form_of(Box((2,), 0.0, 1.0, "uint8"))
 
 
 @pytest.mark.parametrize(
-    ("form", "obs", "said"),
+    ("form", "obs", "message"),
     [
         (FORM, {"a": [0, 1], "b": 3}, "observation.b = 3 must be an integer from 4 "),
         (FORM, {"a": [0, 1], "b": 4.5}, "observation.b = 4.5 must be an integer"),
@@ -160,8 +163,8 @@ BYTES = form_of(Box((2,), 0.0, 1.0, "uint8"))
         (BYTES, [0.5, 0], r"observation\[0\] = 0.5 must be an integer"),
     ],
 )
-def test_an_observation_outside_of_its_space_is_an_error(form, obs, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_observation_outside_of_its_space_is_an_error(form, obs, message):
+    with pytest.raises(ValueError, match=message):
         read(form, obs)
 
 

@@ -122,8 +122,8 @@ def test_the_encoder_is_chosen_by_size():
     ],
 )
 def test_images_too_small_for_the_encoder_are_rejected(encoder, size, least, other):
-    said = f"{encoder} needs images of at least {least} x {least} pixels.* Use {other}"
-    with pytest.raises(ValueError, match=said):
+    message = f"{encoder} needs images of at least {least} x {least} pixels.* Use {other}"
+    with pytest.raises(ValueError, match=message):
         make(spaces.Box((size, size, 1), 0, 255, "uint8"), encoder=encoder)
     network = make(spaces.Box((least, least, 1), 0, 255, "uint8"), encoder=encoder, torso="shared")
     kernel = jax.eval_shape(network.init, jax.random.key(0))["torso"]["dense_0"]["kernel"]

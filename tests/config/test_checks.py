@@ -78,8 +78,8 @@ WRONG = [
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in WRONG])
 def test_an_invalid_value_gets_a_one_sentence_error(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = rejection(["--config", "cartpole", *flags], capsys)
-    assert all(part in said for part in expected), said
+    message = rejection(["--config", "cartpole", *flags], capsys)
+    assert all(part in message for part in expected), message
 
 
 def put(name, value):
@@ -104,8 +104,8 @@ def test_every_integer_field_accepts_its_range_and_rejects_other_values_with_one
             try:
                 change(name, given)
             except ValueError as error:
-                said = str(error)
-                assert name in said and "\n" not in said and len(said) < 250, said
+                message = str(error)
+                assert name in message and "\n" not in message and len(message) < 250, message
             else:
                 assert low <= value <= high, name
 

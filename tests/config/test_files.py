@@ -46,16 +46,16 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "expected"), [(row[0], row[1:]) for row in NO_FILE])
 def test_a_missing_file_gets_a_one_sentence_error(words, expected, capsys):
-    said = rejection(words, capsys)
-    assert all(part in said for part in expected), said
+    message = rejection(words, capsys)
+    assert all(part in message for part in expected), message
 
 
 @pytest.mark.parametrize(("text", "expected"), [(row[0], row[1:]) for row in WRONG])
 def test_an_invalid_file_gets_a_one_sentence_error(text, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("bad.yaml").write_text(text, encoding="utf-8")
-    said = rejection(["--config", "bad.yaml"], capsys)
-    assert all(part in said for part in expected), said
+    message = rejection(["--config", "bad.yaml"], capsys)
+    assert all(part in message for part in expected), message
 
 
 def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):

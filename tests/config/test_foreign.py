@@ -58,11 +58,11 @@ def test_every_foreign_name_gets_an_error_as_a_flag_and_as_a_key(name, capsys):
     if name in known:
         return  # also a name of ours
     assert command([f"--{name}", "1"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: --{name}: unknown flag. ") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: --{name}: unknown flag. ") and message.count("\n") == 1
     fields = [meaning.field for meaning in meanings(name).values() if meaning.field in known]
-    assert all(f"Use --{field}" in said for field in fields), said
-    assert fields or any(meaning.remark in said for meaning in meanings(name).values())
+    assert all(f"Use --{field}" in message for field in fields), message
+    assert fields or any(meaning.remark in message for meaning in meanings(name).values())
     if known is TRAIN and name != "env":  # a section of our config
         with pytest.raises(ValueError, match=f"^mine.yaml: {name}: unknown key. ") as error:
             from_dict({name: 1}, "mine.yaml")
@@ -94,8 +94,8 @@ def test_every_foreign_name_gets_an_error_as_a_flag_and_as_a_key(name, capsys):
 @pytest.mark.parametrize("main", [train.main, sweep], ids=["train", "sweep"])
 def test_the_error_of_a_foreign_flag_is_one_line(main, words, sentence, capsys):
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {sentence}") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {sentence}") and message.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_the_error_of_a_foreign_flag_is_one_line(main, words, sentence, capsys):
 )
 def test_an_error_gives_the_equivalent_field_and_value(name, value, sentence):
     given = {"env.num_envs": 256, "ppo.rollout_length": 128, "total_timesteps": 500_000}
-    said = describe(name, value, known=FIELDS, sizes=sizes_of(given))
-    assert said == sentence or (sentence[-1] == " " and said.startswith(sentence))
+    message = describe(name, value, known=FIELDS, sizes=sizes_of(given))
+    assert message == sentence or (sentence[-1] == " " and message.startswith(sentence))
 
 
 def test_a_suggested_flag_is_written_as_on_the_command_line():

@@ -236,7 +236,7 @@ def play(options: argparse.Namespace) -> None:
                 client.known.add(agent.behaviour)
                 describe(message.unity_output, agent.behaviour, options.actions)
             output.agentInfos[agent.behaviour].value.append(info)
-        output.side_channel = said(count)
+        output.side_channel = side_channels(count)
         if options.replay and count:
             replay(client, message)
         answer = client.exchange(message)
@@ -276,7 +276,7 @@ def take(sent: list[tuple[Agent, messages.Message]], actions: dict) -> None:
             agent.action[2] = [*action.discrete_actions, 0][0]
 
 
-def said(count: int) -> bytes:
+def side_channels(count: int) -> bytes:
     """Return messages of side channels: a statistic, and an unknown channel."""
     name = b"Game/Exchanges"
     stat = struct.pack("<i", len(name)) + name + struct.pack("<fi", float(count), 1)

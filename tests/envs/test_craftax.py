@@ -38,7 +38,7 @@ def test_spaces_and_limits_equal_the_simulators(name, observation, actions, limi
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"mobs": 3}, "has no such option. It has always_diamond, cow_health, day_length"),
         ({"max_timesteps": 10}, "has no such option"),
@@ -50,8 +50,8 @@ def test_spaces_and_limits_equal_the_simulators(name, observation, actions, limi
         ),
     ],
 )
-def test_wrong_options_get_a_one_sentence_error(options, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_wrong_options_get_a_one_sentence_error(options, message):
+    with pytest.raises(ValueError, match=message) as error:
         registry.make_task(EnvConfig(CLASSIC, options=options))
     assert "\n" not in str(error.value)
 

@@ -169,7 +169,7 @@ def test_sampled_actions_are_allowed_by_the_mask(name, make_config):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("Snake-v1", {"time_limit": 5}, "has no such option. It has num_rows, num_cols"),
         ("Maze-v0", {"generator": "mine"}, "has no such option. It has no options."),
@@ -178,8 +178,8 @@ def test_sampled_actions_are_allowed_by_the_mask(name, make_config):
     ],
 )
 @pytest.mark.toy
-def test_wrong_jumanji_options_are_rejected(name, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_jumanji_options_are_rejected(name, options, message):
+    with pytest.raises(ValueError, match=message):
         make(name, **options)
 
 

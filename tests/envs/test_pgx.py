@@ -49,8 +49,8 @@ def play(game, moves, key):
         np.testing.assert_array_equal(obs["action_mask"][1 - mover], np.arange(9) == 0)
         assert obs["action_mask"][mover, move] == 1
         # The action of the waiting player is ignored, even if it is illegal.
-        said = np.where(np.arange(2) == mover, move, moves[0])
-        state, out = step(state, jnp.asarray(said, jnp.int32))
+        actions = np.where(np.arange(2) == mover, move, moves[0])
+        state, out = step(state, jnp.asarray(actions, jnp.int32))
         assert np.all(out.valid)
     _, reset_row = step(state, jnp.zeros(2, jnp.int32))
     assert not np.any(reset_row.valid) and not np.any(reset_row.obs["obs"]["board"])
@@ -194,11 +194,11 @@ def three(key):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("three", r"takes \(key\). It must take"), ("nobody", "nobody"), ("GAMES", "is a int")],
 )
-def test_an_invalid_opponent_is_rejected(own, name, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_opponent_is_rejected(own, name, message):
+    with pytest.raises(ValueError, match=message):
         registry.make_task(EnvConfig("pgx/tic_tac_toe", options={"opponent": own(name)}))
 
 
@@ -273,7 +273,7 @@ def test_legal_moves_of_2048_have_no_penalty():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         (
             "connect_four",
@@ -288,8 +288,8 @@ def test_legal_moves_of_2048_have_no_penalty():
     ],
 )
 @pytest.mark.toy
-def test_wrong_pgx_options_are_rejected(name, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_pgx_options_are_rejected(name, options, message):
+    with pytest.raises(ValueError, match=message):
         registry.make_task(EnvConfig(f"pgx/{name}", options=options))
 
 

@@ -137,14 +137,14 @@ def test_flags_replace_single_settings():
 
 
 def test_a_wrong_task_gets_a_one_sentence_error_with_the_nearest_name(capsys):
-    said = rejection(["--config", "playground/CheetaRun"], capsys)
-    assert "--config playground/CheetaRun" in said and "'playground/CheetahRun'" in said
+    message = rejection(["--config", "playground/CheetaRun"], capsys)
+    assert "--config playground/CheetaRun" in message and "'playground/CheetahRun'" in message
 
 
 def test_without_playground_the_error_names_the_extra(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
-    said = rejection(["--config", "playground/CheetahRun"], capsys)
-    assert "pip install 'purejaxppo[playground]'" in said
+    message = rejection(["--config", "playground/CheetahRun"], capsys)
+    assert "pip install 'purejaxppo[playground]'" in message
 
 
 def test_a_file_named_playground_takes_precedence(tmp_path, monkeypatch):

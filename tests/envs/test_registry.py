@@ -183,7 +183,7 @@ def test_evaluations_are_not_staggered():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected_message"),
     [
         (
             "jaxmarl/hanabi",
@@ -192,6 +192,6 @@ def test_evaluations_are_not_staggered():
         ("gymnasium/CartPole-v1", "env.stagger needs a simulator in JAX"),
     ],
 )
-def test_environments_that_cannot_be_staggered_are_rejected(name, said):
+def test_environments_that_cannot_be_staggered_are_rejected(name, expected_message):
     pytest.importorskip(name.partition("/")[0])
-    assert said in message(name, stagger=True)
+    assert expected_message in message(name, stagger=True)

@@ -123,7 +123,7 @@ def test_reaching_the_goal_of_a_ruleset_gives_a_reward(benchmark_file, key):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         (EMPTY, {"speed": 3}, "has no such option. It has direction, pocket, view_size"),
         (EMPTY, {"rules": True}, "has no such option"),
@@ -134,8 +134,8 @@ def test_reaching_the_goal_of_a_ruleset_gives_a_reward(benchmark_file, key):
         (XLAND, {"benchmark": __file__}, "not a file of XLand-MiniGrid rulesets"),
     ],
 )
-def test_wrong_xminigrid_options_get_a_one_sentence_error(name, options, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_wrong_xminigrid_options_get_a_one_sentence_error(name, options, message):
+    with pytest.raises(ValueError, match=message) as error:
         make(name, **options)
     assert "\n" not in str(error.value)
 

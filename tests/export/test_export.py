@@ -455,7 +455,7 @@ def test_the_cases_cover_every_operation_and_every_rule(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (jnp.sort, "the operation 'sort', which an exported file cannot hold"),
         (lambda x: x.astype(jnp.bfloat16) + 1, "the policy computes in bfloat16"),
@@ -464,8 +464,8 @@ def test_the_cases_cover_every_operation_and_every_rule(monkeypatch):
         (lambda x: lax.pad(x, jnp.float32(0), ((0, 0, 1), (0, 0, 0))), "'pad' between elements"),
     ],
 )
-def test_an_operation_that_cannot_be_exported_is_rejected_by_name(function, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_an_operation_that_cannot_be_exported_is_rejected_by_name(function, message):
+    with pytest.raises(ValueError, match=message) as error:
         trace.trace(lambda x, carry, start: (function(x), carry), X)
     assert "\n" not in str(error.value)
 
@@ -566,7 +566,7 @@ def test_the_metadata_has_the_environment_and_the_steps(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--run", "nowhere", "--to", "a.npz"], "nowhere: not a run folder"),
         (["--to", "a.npz"], "--run is missing. Give a run folder"),
@@ -587,7 +587,7 @@ def test_the_metadata_has_the_environment_and_the_steps(runs, tmp_path):
     ],
 )
 def test_a_wrong_command_gets_a_one_sentence_error(
-    flags, said, runs, tmp_path, capsys, monkeypatch
+    flags, message, runs, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("pendulum").symlink_to(runs / "pendulum")
@@ -598,7 +598,7 @@ def test_a_wrong_command_gets_a_one_sentence_error(
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert said in err
+    assert message in err
     assert Path("there.npz").read_text() == "mine"
 
 

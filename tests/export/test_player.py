@@ -103,7 +103,7 @@ def test_every_operation_has_nodes_in_onnx():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda p: p(np.ones(2)), r"obs has shape \(2,\), and should have \(1, 2\)"),
         (lambda p: p(np.ones((2, 2)), p.initial_carry()), r"the batch that the policy was exp"),
@@ -115,8 +115,8 @@ def test_every_operation_has_nodes_in_onnx():
         (lambda p: p(np.ones((1, 2)), p.initial_carry(), [True, False]), r"start has shape \(2,\)"),
     ],
 )
-def test_a_wrong_call_gets_a_one_sentence_error(call, said, double):
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_call_gets_a_one_sentence_error(call, message, double):
+    with pytest.raises(ValueError, match=message):
         call(player.load(double))
 
 

@@ -52,10 +52,10 @@ PLACES = [
 
 
 @toy
-@pytest.mark.parametrize(("flags", "said"), PLACES)
-def test_impossible_process_flags_get_a_one_sentence_error(flags, said, capsys):
+@pytest.mark.parametrize(("flags", "message"), PLACES)
+def test_impossible_process_flags_get_a_one_sentence_error(flags, message, capsys):
     assert train_command.main(["--config", "small.yaml", "--run_dir", "never", *flags]) == 2
-    assert said in error_of(capsys)
+    assert message in error_of(capsys)
 
 
 def without(environ, part):

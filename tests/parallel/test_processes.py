@@ -337,9 +337,9 @@ def test_a_killed_process_is_reported_in_one_sentence_and_the_run_resumes():
     processes = both(*flags)
     wait_for(lambda: saves("two")[-1] > saved, processes)
     processes[1].send_signal(signal.SIGTERM)
-    for (code, out, err), said in zip(ends(processes), (1, 0), strict=True):
+    for (code, out, err), count in zip(ends(processes), (1, 0), strict=True):
         assert code == 128 + signal.SIGTERM, (out, err)
-        assert out.count("SIGTERM: saved at") == said
+        assert out.count("SIGTERM: saved at") == count
         assert err == ""
     updates = [row["update"] for row in read_csv(Path("two/metrics.csv"))]
     assert updates == list(range(1, len(updates) + 1))
@@ -372,9 +372,9 @@ WRONG = [
 
 
 @toy
-@pytest.mark.parametrize(("flags", "said"), WRONG)
+@pytest.mark.parametrize(("flags", "message"), WRONG)
 def test_a_config_that_two_processes_cannot_divide_gets_a_one_sentence_error(
-    flags, said, monkeypatch
+    flags, message, monkeypatch
 ):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(processes, "is_distributed", lambda: True)
@@ -382,7 +382,7 @@ def test_a_config_that_two_processes_cannot_divide_gets_a_one_sentence_error(
     config = train_command.parse(words).config
     with pytest.raises(ValueError) as error:
         divide(resolve(config), jax.devices())
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -394,14 +394,14 @@ def test_more_devices_than_a_process_has_are_rejected():
 
 
 @toy
-@pytest.mark.parametrize(("index", "said"), [(0, "error: wrong\n"), (1, "")])
-def test_only_process_0_reports_errors_of_all_processes(index, said, monkeypatch, capsys):
+@pytest.mark.parametrize(("index", "message"), [(0, "error: wrong\n"), (1, "")])
+def test_only_process_0_reports_errors_of_all_processes(index, message, monkeypatch, capsys):
     def start(words):
         raise processes.DistributedError("wrong", index)
 
     monkeypatch.setattr(train_command, "start", start)
     assert train_command.main([]) == 2
-    assert capsys.readouterr() == ("", said)
+    assert capsys.readouterr() == ("", message)
 
 
 @toy

@@ -41,8 +41,8 @@ WRONG = [
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in WRONG])
 def test_a_wrong_flag_gets_a_one_sentence_error(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = rejection(["--config", "cartpole", *flags], capsys)
-    assert all(part in said for part in expected), said
+    message = rejection(["--config", "cartpole", *flags], capsys)
+    assert all(part in message for part in expected), message
 
 
 PORTED = {  # names of Stable-Baselines3, at 256 x 128 rows
@@ -158,7 +158,7 @@ def test_a_flag_value_is_a_number_a_quoted_string_or_the_text_itself(word, value
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (ValueError("a wrong number"), 2, "error: a wrong number\n"),
         (OSError("no disk"), 2, "error: no disk\n"),
@@ -167,22 +167,22 @@ def test_a_flag_value_is_a_number_a_quoted_string_or_the_text_itself(word, value
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )
-def test_a_failing_command_prints_a_one_sentence_error(error, code, said, capsys):
+def test_a_failing_command_prints_a_one_sentence_error(error, code, message, capsys):
     def command(words):
         assert words == ["--seed", "1"]
         raise error
 
     assert parser.run(command, ["--seed", "1"]) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("command", [train_command.main, sweep], ids=["train", "sweep"])
 def test_without_a_config_env_name_is_required(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command(["--seed", "3"]) == 2
-    said = error_of(capsys)
-    assert "env.name is missing" in said
-    assert "--env.name gymnax/CartPole-v1" in said and "--config hopper.yaml" in said
+    message = error_of(capsys)
+    assert "env.name is missing" in message
+    assert "--env.name gymnax/CartPole-v1" in message and "--config hopper.yaml" in message
     (tmp_path / "mine.yaml").write_text("seed: 3\n")
     assert command(["--config", "mine.yaml"]) == 2
     assert "env.name is missing" in error_of(capsys)

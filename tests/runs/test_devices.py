@@ -21,9 +21,9 @@ def fails_with(message, kind=RuntimeError):
 
 def test_a_missing_platform_is_named(config_file, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    _, said = start(config_file).communicate()
-    assert "JAX_PLATFORMS=cuda: JAX does not find this device" in said
-    assert "Traceback" not in said
+    _, expected_message = start(config_file).communicate()
+    assert "JAX_PLATFORMS=cuda: JAX does not find this device" in expected_message
+    assert "Traceback" not in expected_message
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,8 @@ def test_an_evaluation_excludes_few_diverged_episodes_and_has_no_score_with_more
     assert (row["eval/return_min"], row["eval/return_max"]) == (1.0, 31.0)
     one = Evaluation(returns, lengths, success_above=15.0)
     assert one.score == 16.0 and one.success_rate == 16 / 32
-    said = "32 episodes (1 diverged): return 16.0 ± 8.9 (min 1.0, max 31.0), length 9.0"
-    assert str(one).startswith(said)
+    message = "32 episodes (1 diverged): return 16.0 ± 8.9 (min 1.0, max 31.0), length 9.0"
+    assert str(one).startswith(message)
     returns[:3] = np.nan
     assert eval_row(returns, np.full(32, 9))["eval/return_mean"] == 17.0  # 493 over 29
     returns[3] = np.nan  # 4 of 32 are more than a tenth

@@ -176,14 +176,14 @@ def test_a_player_who_looks_one_move_ahead_beats_a_random_one(run, monkeypatch):
 
 
 def test_an_impossible_rating_gets_a_one_sentence_error(run, capsys, tmp_path):
-    def said(*flags):
+    def message(*flags):
         assert main([*map(str, flags)]) == 2
         return error_of(capsys)
 
-    assert "must be even" in said("--run", run, "--elo", "--episodes", 3)
-    assert "Remove --checkpoint" in said("--run", run, "--elo", "--checkpoint", "last")
+    assert "must be even" in message("--run", run, "--elo", "--episodes", 3)
+    assert "Remove --checkpoint" in message("--run", run, "--elo", "--checkpoint", "last")
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
-    assert "no checkpoint has been saved yet" in said("--run", tmp_path, "--elo")
+    assert "no checkpoint has been saved yet" in message("--run", tmp_path, "--elo")
     for name, players in (
         ("gymnax/CartPole-v1", "gymnax/CartPole-v1"),
         ("pgx/2048", "has one player"),

@@ -382,11 +382,11 @@ def test_out_of_memory_is_a_one_sentence_error_after_a_save(training, make_confi
     saves = Saves()
     run, _ = a_run(saves, make_config())
     run.state = run.state if training else None
-    said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 GiB"
+    expected_message = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 GiB"
     sentence = r"too little memory for env.num_envs = 4 .*9 GiB"
     sentence += r".*\. Saved at 4,096 steps in runs/a\." if training else r".*on the device\.$"
     with pytest.raises(OutOfMemoryError, match=sentence), saving_on_failure(run):
-        raise jax.errors.JaxRuntimeError(said)
+        raise jax.errors.JaxRuntimeError(expected_message)
     assert saves.steps == (4096 if training else None)
     run.state = None
     with pytest.raises(jax.errors.JaxRuntimeError), saving_on_failure(run):
@@ -396,8 +396,8 @@ def test_out_of_memory_is_a_one_sentence_error_after_a_save(training, make_confi
 def test_a_state_that_is_not_finite_is_not_saved_after_another_failure(make_config):
     run, _ = a_run(Saves(before=128), make_config())
     run.lost = True
-    said = "The checkpoint at 128 steps in runs/a is intact"
-    with pytest.raises(Stopped, match=said), saving_on_failure(run):
+    expected_message = "The checkpoint at 128 steps in runs/a is intact"
+    with pytest.raises(Stopped, match=expected_message), saving_on_failure(run):
         raise FULL
 
 

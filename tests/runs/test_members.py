@@ -345,25 +345,25 @@ def test_a_run_of_seeds_resumes_exactly(run):
 
 
 def test_an_agent_index_beyond_the_run_is_rejected(run, capsys):
-    for flags, said in (
+    for flags, message in (
         (["--member", "2"], "member = 2: unknown agent. Use 0 to 1."),
         (["--member", "-2"], "--member = -2: must be at least -1"),
         (["--render", "x.gif"], "Select one with --member i, where i is 0 to 1."),
     ):
         assert evaluate_command.main(["--run", str(run), *flags]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.toy
 def test_impossible_seeds_are_rejected(config_file, capsys):
-    for flags, said in (
+    for flags, message in (
         (["--num_seeds", "0"], "num_seeds = 0: must be at least 1"),
         (
             ["--num_seeds", "3", "--seed", str(2**31 - 2)],
             "seed = 2147483646: seed + num_seeds must be at most",
         ),
     ):
-        assert said in rejection(["--config", "small.yaml", *flags], capsys)
+        assert message in rejection(["--config", "small.yaml", *flags], capsys)
     words = ["--config", "small.yaml", "--num_seeds", "2", "--seed", str(2**31 - 2)]
     assert [member.seed for member in seeds_of(train_command.parse(words).config)][-1] == 2**31 - 1
 

@@ -132,14 +132,14 @@ def test_gamma_and_lambda_are_perturbed_in_their_distance_to_one(key):
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("ranges", "said"),
+    ("ranges", "message"),
     [
         ({"ppo.num_epochs": Uniform(1, 4, whole=True)}, "supports only tunable numbers"),
         ({"ppo.gamma": Choice((0.9, 0.99))}, "requires a uniform or log_uniform range"),
     ],
 )
-def test_only_ranges_of_tunable_fields_evolve(ranges, said):
-    with pytest.raises(ValueError, match=said):
+def test_only_ranges_of_tunable_fields_evolve(ranges, message):
+    with pytest.raises(ValueError, match=message):
         search.rules_of(ranges, 1, 0.25, 1.25)
     assert search.rules_of({"ppo.gamma": LogUniform(0.9, 0.99)}, 1, 0.25, 1.25).bounds == (
         ("gamma", 0.9, 0.99),
@@ -266,9 +266,9 @@ def test_no_member_copies_one_without_a_score_if_another_has_one(key):
 
 
 def test_an_interval_shorter_than_an_episode_is_reported():
-    said = short_interval(RULES, rollout_length=100, limit=1000)
-    assert "an episode may last 1000 steps" in said and "every 200 steps" in said
-    assert "Multiply --population_interval by 5" in said
+    message = short_interval(RULES, rollout_length=100, limit=1000)
+    assert "an episode may last 1000 steps" in message and "every 200 steps" in message
+    assert "Multiply --population_interval by 5" in message
     assert not short_interval(RULES, rollout_length=500, limit=1000)
     assert not short_interval(RULES, rollout_length=1, limit=0)
 

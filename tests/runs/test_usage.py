@@ -23,11 +23,11 @@ def help_of(words, capsys):
 @pytest.mark.parametrize("name", ["train", "sweep"])
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_fits_two_screens_and_names_every_section(name, flag, capsys):
-    said = help_of([name, flag], capsys)
-    lines = said.splitlines()
+    message = help_of([name, flag], capsys)
+    lines = message.splitlines()
     assert len(lines) <= 65 and lines[0].startswith(f"usage: purejaxppo {name} ")
     assert sum(line.startswith(f"  purejaxppo {name} ") for line in lines) >= 5
-    assert all(f"\n  {section} " in said for section in [*usage.sections(), "run", "--config"])
+    assert all(f"\n  {section} " in message for section in [*usage.sections(), "run", "--config"])
 
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -52,15 +52,17 @@ def test_help_run_lists_the_fields_outside_of_sections(capsys):
 
 
 def test_help_shows_the_default_and_the_value_in_the_config(capsys):
-    said = help_of(["train", "--config", "hopper.yaml", "--help", "network"], capsys)
-    assert "--network.hidden INT ...  (default [64, 64]; hopper.yaml has [128, 128])" in said
-    assert "--network.rnn none|gru|lstm|mingru  (default none)" in said
-    assert "--network.layer_norm | --network.no_layer_norm  (default false)" in said
-    assert "--network.policies NAME VALUE ...  (default empty)" in said
-    assert "each hidden layer. Requires network.block = plain." in " ".join(said.split())
-    assert "Recurrent cell after the hidden layers, for" in said
-    said = help_of(["train", "--config", "cartpole.yaml", "--help", "run"], capsys)
-    assert "--gpu NAME VALUE ...  (default empty; cartpole.yaml has {env.num_envs: 4096, " in said
+    message = help_of(["train", "--config", "hopper.yaml", "--help", "network"], capsys)
+    assert "--network.hidden INT ...  (default [64, 64]; hopper.yaml has [128, 128])" in message
+    assert "--network.rnn none|gru|lstm|mingru  (default none)" in message
+    assert "--network.layer_norm | --network.no_layer_norm  (default false)" in message
+    assert "--network.policies NAME VALUE ...  (default empty)" in message
+    assert "each hidden layer. Requires network.block = plain." in " ".join(message.split())
+    assert "Recurrent cell after the hidden layers, for" in message
+    message = help_of(["train", "--config", "cartpole.yaml", "--help", "run"], capsys)
+    assert (
+        "--gpu NAME VALUE ...  (default empty; cartpole.yaml has {env.num_envs: 4096, " in message
+    )
 
 
 @pytest.mark.parametrize("name", ["train", "sweep"])

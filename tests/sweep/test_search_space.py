@@ -32,7 +32,7 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         (["ppo.gamma"], "--grid ppo.gamma: must be a field and values"),
         (["ppo.gamma="], "must be a field and values"),
@@ -48,10 +48,10 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
         (["network.activation=tanh,sin"], "'sin': must be one of tanh, relu"),
     ],
 )
-def test_an_invalid_grid_gets_a_one_sentence_error(texts, said):
+def test_an_invalid_grid_gets_a_one_sentence_error(texts, message):
     with pytest.raises(ValueError, match="grid") as error:
         parse_grid(texts)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -121,7 +121,7 @@ def test_ranges_are_read_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("ppo.gamma: [0.9, 0.99]", "must be {uniform"),
         ("ppo.gamma: {normal: [0.9, 0.99]}", "must be {uniform"),
@@ -134,12 +134,12 @@ def test_ranges_are_read_from_a_file(tmp_path):
         ("", "the file is empty"),
     ],
 )
-def test_a_wrong_range_gets_a_one_sentence_error(tmp_path, text, said):
+def test_a_wrong_range_gets_a_one_sentence_error(tmp_path, text, message):
     path = tmp_path / "ranges.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"ranges\.yaml") as error:
         load_ranges(path)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

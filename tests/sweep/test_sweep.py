@@ -365,7 +365,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ((), "--grid is missing. Use --grid FIELD=VALUES, or --search random, optuna"),
         (
@@ -449,11 +449,11 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
     ],
 )
-def test_an_invalid_sweep_gets_a_one_sentence_error(config_file, capsys, flags, said):
+def test_an_invalid_sweep_gets_a_one_sentence_error(config_file, capsys, flags, message):
     Path("ranges.yaml").write_text(RANGES)
     Path("sizes.yaml").write_text("ppo.num_epochs: {uniform: [1, 4]}\n")
     assert sweep(config_file, *flags) == 2
-    assert said in error_of(capsys)
+    assert message in error_of(capsys)
     assert not Path("runs").exists()
 
 

@@ -93,8 +93,10 @@ def test_a_game_without_a_display_is_recorded_from_its_first_agents_observation(
     assert {tuple(pixel) for picture in pictures for pixel in picture.reshape(-1, 3).tolist()} == {
         *((0, 0, 0), (0, 1, 2), (4, 5, 6), (8, 9, 10))
     }
-    (said,) = [record.getMessage() for record in caplog.records if "display" in record.getMessage()]
-    assert "no display found. The video shows the observations of the first agent" in said
+    (message,) = [
+        record.getMessage() for record in caplog.records if "display" in record.getMessage()
+    ]
+    assert "no display found. The video shows the observations of the first agent" in message
 
 
 @pytest.mark.toy

@@ -381,9 +381,9 @@ def test_evaluations_in_an_editor_that_trains_are_rejected_before_waiting(name, 
     config_file = tmp_path / "editor.yaml"
     config_file.write_text(f"env: {{name: {name}, num_envs: 1}}\n")
     assert train(config_file, tmp_path / "run", "--num_shards", "1") == 2
-    said = f"eval.num_episodes = 32: {name} is one game, and training uses it. Set"
+    message = f"eval.num_episodes = 32: {name} is one game, and training uses it. Set"
     output = capsys.readouterr()
-    assert said in output.err and "press Play" not in output.out + output.err
+    assert message in output.err and "press Play" not in output.out + output.err
     assert not (tmp_path / "run").exists()
 
 

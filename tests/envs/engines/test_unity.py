@@ -231,7 +231,7 @@ def test_an_unconfigured_behaviour_that_appears_later_is_an_error(path):
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("silent", r"game 0 did not connect within 1.5 s .*\. Its log is empty"),
         ("garbage", r"game 0 sent 14 bytes that are not an ML-Agents message"),
@@ -240,9 +240,9 @@ def test_an_unconfigured_behaviour_that_appears_later_is_an_error(path):
         ("hang", r"(?s)game 0 did not step within 1.5 s.*thinking"),
     ],
 )
-def test_a_failed_build_is_reported_with_the_end_of_its_log(fault, said, path):
+def test_a_failed_build_is_reported_with_the_end_of_its_log(fault, message, path):
     players = []
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=message):
         players.append(play(path, f"--fault {fault}", timeout=1.5 if fault != "die" else 20.0))
         players[0].reset(0)
         for _ in range(30):
@@ -369,7 +369,7 @@ def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("options", "more", "said"),
+    ("options", "more", "message"),
     [
         ({"time_scal": 2.0}, {}, "no such option. Did you mean 'time_scale'"),
         ({"parameters.x": "fast"}, {}, "'fast': invalid parameter"),
@@ -380,9 +380,9 @@ def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
         ({}, {"name": "unity/no/such/Game"}, "no/such/Game not found in "),
     ],
 )
-def test_wrong_unity_configs_are_rejected(options, more, said, path):
+def test_wrong_unity_configs_are_rejected(options, more, message, path):
     config = EnvConfig(**{"name": f"unity/{path}", "num_envs": 2, "options": options, **more})
-    with pytest.raises((ValueError, SimulatorError), match=said):
+    with pytest.raises((ValueError, SimulatorError), match=message):
         registry.make(config, 2)
 
 

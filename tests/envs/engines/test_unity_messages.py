@@ -211,7 +211,7 @@ def test_stacked_images_are_concatenated_pngs_averaged_by_the_mapping():
 
 
 @pytest.mark.parametrize(
-    ("data", "channels", "mapping", "said"),
+    ("data", "channels", "mapping", "expected_message"),
     [
         (b"", 3, (), "not a PNG"),
         (b"GIF89a", 3, (), "not a PNG"),
@@ -223,8 +223,8 @@ def test_stacked_images_are_concatenated_pngs_averaged_by_the_mapping():
         (png(COLOURS), 3, [0, 1, 1], r"mapping \[0, 1, 1\]"),
     ],
 )
-def test_an_invalid_image_is_rejected(data, channels, mapping, said):
-    with pytest.raises(ProtocolError, match=said):
+def test_an_invalid_image_is_rejected(data, channels, mapping, expected_message):
+    with pytest.raises(ProtocolError, match=expected_message):
         images.decode(data, channels, mapping)
 
 

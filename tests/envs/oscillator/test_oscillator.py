@@ -315,7 +315,7 @@ def test_the_same_ensemble_keeps_its_currents(key):
 
 @pytest.mark.toy
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"couplng": 0.1}, "env.options.couplng: oscillator/bvdp has no such option. Did you mean"),
         ({"coupling": "strong"}, "must be a number or a range such as 0.03..0.5"),
@@ -328,8 +328,8 @@ def test_the_same_ensemble_keeps_its_currents(key):
         ({"same_ensemble": 3}, "same_ensemble = 3: must be true or false"),
     ],
 )
-def test_wrong_oscillator_options_get_a_one_sentence_error(options, said):
-    with pytest.raises(ValueError, match=re.escape(said)) as error:
+def test_wrong_oscillator_options_get_a_one_sentence_error(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
         ensemble(**options)
     assert "\n" not in str(error.value)
 
