@@ -60,7 +60,7 @@ class BaseTask:
 
     @cached_property
     def frame_rate(self) -> float:
-        """Step per second of a video."""
+        """Steps per second of a video."""
         return FRAME_RATE
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:

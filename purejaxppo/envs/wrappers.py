@@ -55,7 +55,7 @@ class Wrapper(BaseTask):
 
     @cached_property
     def frame_rate(self) -> float:
-        """Step per second of a video."""
+        """Steps per second of a video."""
         return self.task.frame_rate
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:

@@ -1,7 +1,7 @@
-"""`brax/`: Brax's tasks under any of its physics back ends.
+"""`brax/`: tasks of Brax (https://github.com/google/brax) with any of its physics back ends.
 
-https://github.com/google/brax. The raw environment is used, since Brax's own wrappers
-overwrite the last observation and restart from one cached state.
+The adapter uses the raw environment, because Brax's wrappers overwrite the last observation and
+restart from one cached state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
 BROKEN = frozenset({"swimmer"})
-"""Tasks whose fluid forces pass `jnp.clip` an argument that JAX has removed (Brax 0.14.2)."""
+"""Tasks that call `jnp.clip` with an argument that JAX has removed (Brax 0.14.2)."""
 EPISODE_STEPS = 1000
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -34,11 +34,11 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "friction": mjx.FIELDS["friction"],
     "gravity": ("gravity", *mjx.FIELDS["gravity"]),
 }
-"""Paths of the parameters that can be multiplied: MJX's and those of Brax's own back ends."""
+"""Model arrays of each variable parameter, for MJX and for Brax's back ends."""
 
 
 def _envs() -> Any:
-    # brax and mjx print "Failed to import warp" on stdout where warp is absent.
+    # brax and mjx print "Failed to import warp" to stdout if warp is not installed.
     with quiet():
         mjx.import_mujoco()
         from brax import envs
@@ -46,21 +46,21 @@ def _envs() -> Any:
 
 
 def task_names() -> list[str]:
-    """The tasks of this family that run."""
+    """Return the names of the tasks that run."""
     return sorted(set(_envs()._envs) - BROKEN)
 
 
 def make(name: str, config: EnvConfig) -> "BraxTask":
-    """The Brax task called `name`, on `config.backend` (spring if empty).
+    """Create the Brax task `name` with `config.backend` (default: spring).
 
     Raises:
-        ValueError: unknown option.
+        ValueError: an unknown option.
     """
     backend = config.backend or BACKENDS[0]
     try:
         with quiet(("Brax System, piplines and environments are not", Warning)):
             envs = _envs()
-            mjx.use_local_devices()  # every back end reads models by way of MJX
+            mjx.use_local_devices()  # every back end loads models with MJX
             env = envs.get_environment(name, backend=backend, **config.options)
     except (TypeError, NotImplementedError) as error:
         raise ValueError(f"env.options for brax/{name}: {error}") from error
@@ -74,14 +74,14 @@ class BraxTask(mjx.Robot):
     parameters = dict.fromkeys(FIELDS, 1.0)
 
     def __init__(self, env: Any) -> None:
-        """Adapt a raw Brax environment."""
+        """Wrap a raw Brax environment."""
         super().__init__(env)
-        # Its own observation_size resets, operation by operation, each of which compiles.
+        # env.observation_size would reset without jit and compile each operation.
         start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
         self.observation = Box((start.obs.shape[-1],))
 
     def _system(self) -> Any:
-        """The robot's physical model; None for the task `fast`, which has no physics."""
+        """Return the physical model; None for the task `fast`, which has no physics."""
         return getattr(self.env, "sys", None)
 
     @cached_property
@@ -91,11 +91,11 @@ class BraxTask(mjx.Robot):
         return 1.0 / float(self.env.dt) if has_physics else FRAME_RATE
 
     def adjusted(self, values: ParameterValues) -> Self:
-        """The same robot with parts of its system multiplied; see `domain_randomization`."""
+        """Return the task with a scaled physical model; see `domain_randomization`."""
         return self.with_model("sys", domain_randomization.scaled(self.env.sys, FIELDS, values))
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames of the robot, for its MuJoCo model and joint positions."""
+        """Yield frames of the robot, drawn by MuJoCo."""
         from purejaxppo.video import charts, mujoco_scene
 
         model = getattr(self._system(), "mj_model", None)

@@ -1,7 +1,7 @@
-"""`craftax/`: open worlds to survive in, https://github.com/MichaelTMatthews/Craftax.
+"""`craftax/`: open-world survival games, https://github.com/MichaelTMatthews/Craftax.
 
-Classic is Crafter's game (Hafner 2021, https://arxiv.org/abs/2109.06780), the other one has nine
-floors (Matthews et al. 2024, https://arxiv.org/abs/2402.16801). A new world costs as much as tens
+Craftax-Classic is the game of Crafter (Hafner 2021, https://arxiv.org/abs/2109.06780). Craftax has
+nine floors (Matthews et al. 2024, https://arxiv.org/abs/2402.16801). A reset costs as much as tens
 of steps.
 """
 
@@ -29,16 +29,16 @@ NEVER = 2**31 - 1
 
 
 def task_names() -> list[str]:
-    """The tasks of this family, by the simulator's own names."""
+    """Return the task names, as in the simulator."""
     games = ("Craftax-Classic", "Craftax")
     return [f"{game}-{kind}-v1" for game in games for kind in ("Symbolic", "Pixels")]
 
 
 def make(name: str, config: EnvConfig) -> "CraftaxTask":
-    """The task called `name`; `config.options` replace numbers among its parameters.
+    """Create the task `name`; `config.options` set numeric and boolean parameters.
 
     Raises:
-        ValueError: an option that is none of its numbers.
+        ValueError: an unknown option.
     """
     from craftax.craftax_env import make_craftax_env_from_name
 
@@ -51,7 +51,7 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
         if type(value) in (bool, int, float) and option != "max_timesteps"
     }
     options = checked(f"craftax/{name}", config.options, from_values(known))
-    # The limit would be one of the causes of `done`.
+    # The time limit of the simulator would set `done`.
     params = params.replace(**options, max_timesteps=NEVER)
     return CraftaxTask(env, params, limit, classic="Classic" in name, pixels="Pixels" in name)
 
@@ -63,28 +63,28 @@ def _module(classic: bool, name: str) -> Any:
 
 @functools.cache
 def _renderer(classic: bool, size: int) -> Any:
-    """The simulator's function of a state -> pixels 0..255 [H, W, 3], blocks of `size` pixels.
+    """Return the simulator's renderer: state -> pixels 0..255 [H, W, 3], with blocks of `size`.
 
-    It would draw the textures of all sizes at first use, for a minute, and keep them as a file in
-    its own package: here it gets those of one size.
+    By default it creates the textures of all sizes, which takes a minute, and writes them into its
+    package. Here it gets the textures of one size.
     """
     renderer, constants = _module(classic, "renderer"), _module(classic, "constants")
     with PROCESS_LOCK:
-        own, textures = renderer.load_all_textures, constants.load_all_textures_given_size(size)
+        load, textures = renderer.load_all_textures, constants.load_all_textures_given_size(size)
         try:
             renderer.load_all_textures = lambda: {size: textures}
             return renderer.make_craftax_pixel_renderer(size)
         finally:
-            renderer.load_all_textures = own
+            renderer.load_all_textures = load
 
 
 def _bytes(image: jax.Array) -> jax.Array:
-    """Pixels 0..255 as uint8."""
+    """Convert pixels 0..255 to uint8."""
     return jnp.clip(jnp.round(image), 0, 255).astype(jnp.uint8)
 
 
 class CraftaxTask(BaseTask):
-    """One world of Craftax: `done` is a death, lava, or the last boss, never the time limit."""
+    """One Craftax environment. `done` means death, lava or the last boss, never the time limit."""
 
     cheap_reset = False
     fresh_fraction = 0.25
@@ -92,41 +92,42 @@ class CraftaxTask(BaseTask):
     def __init__(
         self, env: Any, params: Any, max_episode_steps: int, *, classic: bool, pixels: bool
     ) -> None:
-        """Adapt the symbolic environment; `pixels` observes its picture as bytes instead."""
+        """Wrap the symbolic environment; `pixels` observes rendered images instead."""
         self.env, self.params, self.classic, self.pixels = env, params, classic, pixels
         self.max_episode_steps = max_episode_steps
         self.action = Discrete(int(env.num_actions))
         self.observation = Box(tuple(env.observation_space(params).shape))
         if pixels:
-            facts = _module(classic, "constants")
-            size = int(facts.BLOCK_PIXEL_SIZE_AGENT)
+            constants = _module(classic, "constants")
+            size = int(constants.BLOCK_PIXEL_SIZE_AGENT)
             self.render = _renderer(classic, size)
-            rows, columns = facts.OBS_DIM[0] + facts.INVENTORY_OBS_HEIGHT, facts.OBS_DIM[1]
+            rows = constants.OBS_DIM[0] + constants.INVENTORY_OBS_HEIGHT
+            columns = constants.OBS_DIM[1]
             self.observation = Box((rows * size, columns * size, 3), 0.0, 255.0, "uint8")
 
     def see(self, obs: jax.Array, state: EnvState) -> jax.Array:
-        """The observation of a state, of which `obs` is the symbolic one."""
+        """Return the observation of a state; `obs` is its symbolic observation."""
         return _bytes(self.render(state)) if self.pixels else obs.astype(jnp.float32)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (Craftax's state, obs)."""
+        """Start an episode; return (Craftax state, obs)."""
         obs, state = self.env.reset_env(key, self.params)
         return state, self.see(obs, state)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """One step."""
+        """Take a step."""
         obs, state, reward, done, _ = self.env.step_env(key, state, action, self.params)
         out = TaskStep(self.see(obs, state), reward, jnp.asarray(done), jnp.zeros((), bool))
         return state, out
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames by the simulator's own renderer."""
+        """Yield frames drawn by the simulator."""
         from purejaxppo.video import charts
 
         render = _renderer(self.classic, BLOCK_SIZE)
-        picture = jax.jit(lambda state: _bytes(render(state)))
+        draw_image = jax.jit(lambda state: _bytes(render(state)))
         for state in states:
-            image = np.asarray(picture(state))
+            image = np.asarray(draw_image(state))
             yield from charts.grids(image[None], height=height, width=width)
 
 

@@ -1,7 +1,4 @@
-"""`dummy/`: environments at no simulation cost, to measure everything but the simulator.
-
-Exact tests use them, too: `dummy/constant` has reward 1 per step and ends by time limit alone.
-"""
+"""`dummy/`: environments with almost no simulation cost, for profiling and for exact tests."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,24 +21,24 @@ TASKS = {
     "choices": "the observation shows the correct action (option kind), 10 steps",
 }
 KINDS = ("discrete", "multidiscrete", "box", "hybrid", "masked")
-"""Kinds of actions of `dummy/choices`."""
+"""Kinds of action spaces of `dummy/choices`."""
 OPTIONS = {"kind": Option("discrete", "Kind of action space.", choices=KINDS, tasks=("choices",))}
 
 
 def task_names() -> list[str]:
-    """The tasks of this family."""
+    """Return the task names."""
     return list(TASKS)
 
 
 def make(name: str, config: EnvConfig) -> BaseTask:
-    """The task called `name`."""
+    """Create the task `name`."""
     kinds = {"vector": Vector, "pixels": Pixels, "constant": Constant, "choices": Choices}
     return kinds[name](**config.options)
 
 
 @dataclass(frozen=True)
 class Vector(BaseTask):
-    """A vector that rotates with the clock; the reward prefers small actions."""
+    """A vector that rotates at each step; the reward prefers small actions."""
 
     observation = Box((17,))
     action = Box((6,), -1.0, 1.0)
@@ -49,12 +46,12 @@ class Vector(BaseTask):
     cheap_reset = True
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draw a random vector."""
+        """Return a random vector."""
         obs = jax.random.normal(key, (17,))
         return obs, obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Roll the vector by one and adds the actions to its head."""
+        """Roll the vector by one and add the action to its first entries."""
         del key
         obs = jnp.roll(state, 1).at[:6].add(0.01 * action)
         obs = jnp.clip(obs, -3.0, 3.0)
@@ -63,7 +60,7 @@ class Vector(BaseTask):
 
 @dataclass(frozen=True)
 class Pixels(BaseTask):
-    """An image of one shade per channel that the action moves."""
+    """An image with one shade per channel; the action changes a shade."""
 
     observation = Box((84, 84, 4), 0, 255, "uint8")
     action = Discrete(6)
@@ -71,7 +68,7 @@ class Pixels(BaseTask):
     cheap_reset = True
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draw random shades."""
+        """Return an image of random shades."""
         shades = jax.random.randint(key, (4,), 0, 256, jnp.int32)
         return shades, self._draw(shades)
 
@@ -79,7 +76,7 @@ class Pixels(BaseTask):
         return jnp.broadcast_to(shades.astype(jnp.uint8), (84, 84, 4))
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Move the first shade by the action; the reward is its brightness."""
+        """Rotate the shades and add the action to the first; the reward is its brightness."""
         del key
         shades = jnp.roll(state, 1).at[0].set((state[-1] + action) % 256)
         reward = shades[0] / 255.0
@@ -88,7 +85,7 @@ class Pixels(BaseTask):
 
 @dataclass(frozen=True)
 class Constant(BaseTask):
-    """Reward 1 at every step; never ends by itself."""
+    """Reward 1 at every step; only the time limit ends an episode."""
 
     observation = Box((2,))
     action = Discrete(2)
@@ -96,12 +93,12 @@ class Constant(BaseTask):
     cheap_reset = True
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draw a vector near 0."""
+        """Return a random vector near 0."""
         obs = 0.1 * jax.random.normal(key, (2,))
         return obs, obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Return the same observation and a reward of 1."""
+        """Return the same observation and reward 1."""
         del key, action
         return state, TaskStep(state, jnp.float32(1.0), jnp.array(False), jnp.array(False))
 
@@ -117,17 +114,16 @@ ACTIONS: dict[str, Space] = {
 
 @dataclass(frozen=True)
 class Choices(BaseTask):
-    """The observation determines the right action; reward 1 for it, less for others.
+    """The observation, three random numbers x, determines the correct action; its reward is 1.
 
-    The observation is three numbers, drawn anew each time. The right discrete action is the index
-    of the largest one; for MultiDiscrete((2, 3)), (1 if the first is positive else 0, that index);
-    the right continuous action is the first two numbers. The reward of a continuous action is 1
-    minus its mean squared error. Under the kind `masked` one of the three discrete actions is
-    forbidden, and the right one is the index of the larger of the others; a forbidden one has
-    reward -1.
+    discrete        argmax(x)
+    multidiscrete   (x[0] > 0, argmax(x))
+    box             x[:2]; the reward is 1 - mean squared error
+    hybrid          button: argmax(x), lever: x[:2]; the mean of both rewards
+    masked          argmax over the two allowed actions; the forbidden action has reward -1
 
     Args:
-        kind: of actions, one of `KINDS`.
+        kind: kind of action space, one of `KINDS`.
     """
 
     kind: str = "discrete"
@@ -136,12 +132,12 @@ class Choices(BaseTask):
 
     @cached_property
     def action(self) -> Space:
-        """The action space of the kind."""
+        """The action space."""
         return ACTIONS[self.kind]
 
     @cached_property
     def observation(self) -> Space:
-        """The numbers and, where there is one, the mask."""
+        """The numbers and, for the kind `masked`, the action mask."""
         numbers = Box((3,))
         if self.kind == "masked":
             return Dict.of({"action_mask": Box((3,), 0, 1, "uint8"), "obs": numbers})
@@ -156,12 +152,12 @@ class Choices(BaseTask):
         return {"action_mask": (jnp.arange(3) != forbidden).astype(jnp.uint8), "obs": obs}
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draw three numbers."""
+        """Return three random numbers."""
         obs = self._draw(key)
         return obs, obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Compute the reward and draws the next numbers."""
+        """Compute the reward and draw the next numbers."""
         reward = jnp.asarray(self._reward(state, action), jnp.float32)
         obs = self._draw(key)
         return obs, TaskStep(obs, reward, jnp.array(False), jnp.array(False))

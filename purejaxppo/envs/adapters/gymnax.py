@@ -24,38 +24,38 @@ from purejaxppo.envs.vectorize import check_dtypes
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box, example
 
-PACES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
+FRAME_RATES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
 NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
-LATER = 10_000
-"""Steps by which a time limit is postponed to find the task's own ends. The number is small,
-because the size of arrays in some environments is the limit."""
+EXTRA_STEPS = 10_000
+"""Steps added to the time limit to find terminations. The number is small, because the limit is the
+size of arrays in some environments."""
 
 
-PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
-"""Imports of gymnax for drawing alone; with them, its own import takes several times as long."""
+DRAWING_MODULES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
+"""Modules that gymnax imports only for drawing. They make its import several times slower."""
 
 
 def _gymnax() -> Any:
-    with lazy_imports(*PICTURES):
+    with lazy_imports(*DRAWING_MODULES):
         import gymnax
 
     return gymnax
 
 
 def task_names() -> list[str]:
-    """The tasks of this family that run without downloading anything."""
+    """Return the names of the tasks that need no download."""
     return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
 
 
 def load_custom(value: str | CodeRef) -> tuple[Any, Any]:
-    """(environment, parameters) of a reference in env.name.
+    """Return (environment, parameters) of a reference in env.name.
 
     Raises:
-        ValueError: it cannot be loaded or made, or has another interface.
+        ValueError: it cannot be loaded or created, or does not have the gymnax interface.
     """
-    found, where = extensions.make(extensions.GYMNAX, without_family(value)), f"env.name = {value}"
+    custom, where = extensions.make(extensions.GYMNAX, without_family(value)), f"env.name = {value}"
     env, params = (
-        found if isinstance(found, tuple) else (found, getattr(found, "default_params", None))
+        custom if isinstance(custom, tuple) else (custom, getattr(custom, "default_params", None))
     )
     extensions.check(extensions.GYMNAX, env, f"{where} is")
     if not hasattr(params, "max_steps_in_episode"):
@@ -64,10 +64,10 @@ def load_custom(value: str | CodeRef) -> tuple[Any, Any]:
 
 
 def make(name: str, config: EnvConfig) -> BaseTask:
-    """The gymnax task called `name`; `config.options` replace fields of its parameters.
+    """Create the gymnax task `name`; `config.options` set fields of its parameters.
 
     Raises:
-        ValueError: an option that the task's parameters do not have; or see `load_custom`.
+        ValueError: an unknown option; or see `load_custom`.
     """
     env, params = load_custom(config.name) if is_reference(name) else _gymnax().make(name)
     known = {key: plain(value) for key, value in vars(params).items()}
@@ -76,10 +76,10 @@ def make(name: str, config: EnvConfig) -> BaseTask:
         for key in sorted(known)
     }
     options = checked(f"gymnax/{name}", config.options, declared)
-    own_limit = options.get("max_steps_in_episode", known["max_steps_in_episode"])
-    limit = time_limit(own_limit, "env.options.max_steps_in_episode", unlimited="")
+    task_limit = options.get("max_steps_in_episode", known["max_steps_in_episode"])
+    limit = time_limit(task_limit, "env.options.max_steps_in_episode", unlimited="")
     limit = config.max_episode_steps or limit or MOST_STEPS
-    kind = type(known["max_steps_in_episode"])  # a float in some tasks, which compute with it
+    kind = type(known["max_steps_in_episode"])  # a float in some tasks
     params = params.replace(**{**options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit, limit_ends=is_reference(name))
     if is_reference(name):
@@ -90,10 +90,10 @@ def make(name: str, config: EnvConfig) -> BaseTask:
 
 
 def _parameter(kind: type, name: str, value: Any) -> Any:
-    """Return a parameter's value: any number; a whole one as an int where `kind` is int.
+    """Return the value of a numeric parameter, a whole number as an int if `kind` is int.
 
     Raises:
-        ValueError: it is a text.
+        ValueError: the value is a string.
     """
     if isinstance(value, str):
         raise ValueError(f"{name} = {value!r} must be a number")
@@ -101,11 +101,11 @@ def _parameter(kind: type, name: str, value: Any) -> Any:
     return value if number is None else number
 
 
-def _one(value: Any, name: str) -> Any:
-    """Return a scalar as it is, and an array with one element as a scalar.
+def _scalar(value: Any, name: str) -> Any:
+    """Return a scalar, or the only element of an array.
 
     Raises:
-        ValueError: there is not exactly one value.
+        ValueError: the array does not have exactly one element.
     """
     if jnp.size(value) != 1:
         raise ValueError(
@@ -120,7 +120,7 @@ def _base() -> Any:
 
 
 def _has_new_form(env: Any) -> bool:
-    """Return True for gymnax 1.0's form, where `step_env` should ignore the time limit."""
+    """Return True for the interface of gymnax 1.0, where `step_env` ignores the time limit."""
     kind, base = type(env), _base()
     return (
         isinstance(env, base)
@@ -132,12 +132,12 @@ def _has_new_form(env: Any) -> bool:
 def check(task: "GymnaxTask", where: str) -> None:
     """Trace a reset and a step of a custom environment.
 
-    A step with a later time limit distinguishes the task's own ends from the limit. If it fails in
-    gymnax 1.0's form, all ends count as the task's own.
+    A step with a larger time limit separates terminations from truncations. If it fails with the
+    interface of gymnax 1.0, all episode ends count as terminations.
 
     Raises:
-        ValueError: one fails, an observation has a dtype that its space cannot hold, or the step
-            of an older form fails with a later time limit.
+        ValueError: reset or step fails, an observation does not fit the dtype of its space, or the
+            step of an older interface fails with a larger time limit.
     """
     key, action = jax.random.key(0), example(task.action)
     state, _ = tracing.check(task.reset, f"{where}: reset_env", "(key, params)", key)
@@ -148,7 +148,7 @@ def check(task: "GymnaxTask", where: str) -> None:
         "(key, state, action, params)",
         *(key, state, action),
     )
-    for obs in (first, later):  # before a Box is cast
+    for obs in (first, later):  # before they are cast
         check_dtypes(obs, task.observation, where)
     plain_task = copy.copy(task)
     plain_task.limit_ends = False
@@ -171,9 +171,8 @@ class GymnaxTask(BaseTask):
 
     Args:
         env, params: the environment and its parameters.
-        max_episode_steps: the time limit in the parameters.
-        limit_ends: True if `step_env` may also end at the time limit, as before gymnax 1.0 and in
-            some environments that were ported to 1.0.
+        max_episode_steps: time limit in the parameters.
+        limit_ends: True if `step_env` may also return done at the time limit, as before gymnax 1.0.
     """
 
     cheap_reset = True
@@ -181,7 +180,7 @@ class GymnaxTask(BaseTask):
     def __init__(
         self, env: Any, params: Any, max_episode_steps: int, *, limit_ends: bool = False
     ) -> None:
-        """Adapt an environment with its parameters."""
+        """Wrap an environment with its parameters."""
         self.env = env
         self.params = params
         self.limit_ends = limit_ends
@@ -191,7 +190,7 @@ class GymnaxTask(BaseTask):
 
     @cached_property
     def parameters(self) -> Mapping[str, float]:
-        """The numeric parameters, without the time limit, which is not the task's own."""
+        """The numeric parameters without the time limit."""
         fixed = {k: x for k, x in vars(self.params).items() if not isinstance(x, jax.core.Tracer)}
         return {
             name: value
@@ -200,7 +199,7 @@ class GymnaxTask(BaseTask):
         }
 
     def adjusted(self, values: ParameterValues) -> Self:
-        """The same task with other parameters, integers rounded; see `domain_randomization`."""
+        """Return the task with other parameters, integers rounded; see `domain_randomization`."""
         nominal = self.parameters
         task = copy.copy(self)
         task.params = self.params.replace(
@@ -217,12 +216,12 @@ class GymnaxTask(BaseTask):
         return obs
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (gymnax state, obs)."""
+        """Start an episode; return (gymnax state, obs)."""
         obs, state = self.env.reset_env(key, self.params)
         return state, self._obs(obs)
 
     def _truncated(self, state: Any) -> Any:
-        """Return True at the time limit by the simulator's own clock, if it has one."""
+        """Return True at the time limit according to the simulator."""
         base = _base().is_truncated
         method = getattr(self.env, "is_truncated", base)
         if getattr(method, "__func__", method) is not base:
@@ -230,37 +229,37 @@ class GymnaxTask(BaseTask):
         return state.time >= self.params.max_steps_in_episode if hasattr(state, "time") else False
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Take one raw step; the time limit is `params.max_steps_in_episode`.
+        """Take a step; the time limit is `params.max_steps_in_episode`.
 
-        With `limit_ends`, the step is computed twice, the second time with a later limit: an end
-        that remains is the task's own. XLA computes the common part once.
+        With `limit_ends`, the step is computed again with a larger limit. An episode end that
+        remains is a termination. XLA computes the common part once.
         """
         before = state
         obs, state, reward, terminated, _ = self.env.step_env(key, before, action, self.params)
-        reward, terminated = _one(reward, "a reward"), _one(terminated, "a done flag")
+        reward, terminated = _scalar(reward, "a reward"), _scalar(terminated, "a done flag")
         truncated = self._truncated(state)
         if self.limit_ends:
-            later = self.params.replace(max_steps_in_episode=self.max_episode_steps + LATER)
+            later = self.params.replace(max_steps_in_episode=self.max_episode_steps + EXTRA_STEPS)
             ended, terminated = terminated, self.env.step_env(key, before, action, later)[3]
-            terminated = _one(terminated, "a done flag")
+            terminated = _scalar(terminated, "a done flag")
             truncated |= jnp.logical_and(ended, jnp.logical_not(terminated))
         reward = jnp.asarray(reward, jnp.float32)
         return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)
 
     @cached_property
     def frame_rate(self) -> float:
-        """Step per second: the simulator's time step where it has one, else a default."""
+        """Steps per second, from the time step of the simulator if it has one."""
         dt = getattr(self.params, "tau", None) or getattr(self.params, "dt", None)
-        return 1.0 / float(dt) if dt else PACES.get(self.env.name, 10.0)
+        return 1.0 / float(dt) if dt else FRAME_RATES.get(self.env.name, 10.0)
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames: the scene for classic control, a picture of the observations for all others."""
+        """Yield frames: the scene for classic control, observations as images otherwise."""
         from purejaxppo.video import charts, classic
 
         name = self.env.name
         if name in classic.DRAWINGS:
             return classic.frames(name, states, self.params, height=height, width=width)
-        key = jax.random.key(0)  # only for noise that some observations carry
+        key = jax.random.key(0)  # only for observation noise
         observe = jax.jit(lambda state: self.env.get_obs(state, params=self.params, key=key))
         observations = [jax.device_get(observe(state)) for state in states]
         return charts.frames(observations, height=height, width=width)

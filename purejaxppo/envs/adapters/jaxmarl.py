@@ -1,10 +1,10 @@
-"""`jaxmarl/`: tasks of several agents, https://github.com/FLAIROX/JaxMARL (Rutherford et al. 2024).
+"""`jaxmarl/`: multi-agent tasks of https://github.com/FLAIROX/JaxMARL (Rutherford et al. 2024).
 
-The raw environments are used, without JaxMARL's auto-reset. Where an episode ends only because of
-its number of steps, JaxMARL says `done`; here that is a time limit, and agents are truncated.
+The adapter uses the raw environments, without JaxMARL's auto-reset. JaxMARL returns `done` at the
+time limit; here agents are truncated.
 
-An episode ends for all agents of a world at once. The dead of SMAX are still paid for what their
-allies do, so that their rows stay valid, with one allowed action, to stop.
+Episodes end for all agents at the same step. Dead units of SMAX still receive rewards for what
+their allies do. Their rows stay valid, and "stop" is their only allowed action.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ SMAX_MAPS = (
     *("3m", "8m", "25m", "2s3z", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z", "10m_vs_11m"),
     *("27m_vs_30m", "3s5z_vs_3s6z", "smacv2_5_units", "smacv2_10_units", "smacv2_20_units"),
 )
-"""Maps of `SMAX-MAP`, against units that attack whoever is nearest (`HeuristicEnemySMAX`)."""
+"""Maps of `SMAX-MAP`, against units that attack the nearest one (`HeuristicEnemySMAX`)."""
 SMAX = "SMAX-"
 SHAPED = "shaped_reward"
 LAYOUT = "layout"
@@ -68,20 +68,26 @@ OPTIONS = {
     LAYOUT: Option("cramped_room", "Overcooked: layout of the kitchen.", tasks=KITCHENS),
     SHAPED: Option(0.0, "Overcooked: weight of the shaped reward.", tasks=KITCHENS),
 }
-ENDS = frozenset({"hanabi", "jaxnav", "switch_riddle"})
-"""Tasks, besides SMAX, that can end before their time limit."""
+TERMINATING = frozenset({"hanabi", "jaxnav", "switch_riddle"})
+"""Tasks, in addition to SMAX, that can terminate."""
 CHEAP_RESETS = frozenset({"overcooked_v2", "switch_riddle"})
-"""Tasks whose start is always the same, or whose episodes last for a few steps."""
-FIXED = frozenset({"max_steps", "num_allies", "num_enemies", "do_sep_reward", "evaporating"})
-FIXED |= {"smacv2_position_generation", "smacv2_unit_type_generation", "dim_c", "dim_p", "rad"}
-"""Arguments that are no options: a limit is `env.max_episode_steps`, SMAX's units are its map's,
-others JaxMARL does not implement or ignores."""
+"""Tasks with a constant start, or with episodes of a few steps."""
+NOT_OPTIONS = frozenset({"max_steps", "num_allies", "num_enemies", "do_sep_reward", "evaporating"})
+NOT_OPTIONS |= {
+    "smacv2_position_generation",
+    "smacv2_unit_type_generation",
+    "dim_c",
+    "dim_p",
+    "rad",
+}
+"""Arguments that are not options: the limit is `env.max_episode_steps`, the map sets the units of
+SMAX, and JaxMARL ignores the others or does not implement them."""
 NEVER = 2**30
 """A time limit that no episode reaches."""
 
 
 def _quiet() -> contextlib.AbstractContextManager[None]:
-    """Discard what JaxMARL prints and warns of while it is imported, made and traced."""
+    """Suppress the output and warnings of JaxMARL."""
     return quiet(
         ("OvercookedV2 is now released", DeprecationWarning),
         ("max_dist_to_goal", UserWarning),
@@ -90,10 +96,10 @@ def _quiet() -> contextlib.AbstractContextManager[None]:
 
 
 def _environments() -> Any:
-    """The module `jaxmarl.environments`.
+    """Return the module `jaxmarl.environments`.
 
-    Its tasks of Brax, which are not offered here, are left out of the import: they would import
-    Brax and MuJoCo, and replace `sys.stdout` and `sys.stderr`.
+    The import skips its Brax tasks, which this family does not offer. They would import Brax and
+    MuJoCo, and replace `sys.stdout` and `sys.stderr`.
     """
     name, brax = "jaxmarl.environments", "jaxmarl.environments.mabrax"
     with _quiet():
@@ -108,12 +114,12 @@ def _environments() -> Any:
 
 
 def task_names() -> list[str]:
-    """The tasks of this family; nothing is imported."""
+    """Return the task names without importing JaxMARL."""
     return [*CLASSES, *(SMAX + name for name in SMAX_MAPS)]
 
 
 def make(name: str, config: EnvConfig) -> "JaxMarlTask":
-    """The JaxMARL task called `name`; options besides `OPTIONS` are arguments of its class.
+    """Create the JaxMARL task `name`; options not in `OPTIONS` are arguments of its class.
 
     Raises:
         ValueError: an unknown option or an invalid value.
@@ -127,8 +133,8 @@ def make(name: str, config: EnvConfig) -> "JaxMarlTask":
             limit = _unlimit(name, env, config.max_episode_steps)
             return JaxMarlTask(env, name, limit, weight)
     except (AssertionError, IndexError, NotImplementedError, TypeError) as error:
-        said = str(error) or "rejected by JaxMARL"
-        raise ValueError(f"env.options for jaxmarl/{name}: {said}") from error
+        problem = str(error) or "rejected by JaxMARL"
+        raise ValueError(f"env.options for jaxmarl/{name}: {problem}") from error
 
 
 def _is_kitchen(name: str) -> bool:
@@ -140,7 +146,7 @@ def _is_smax(name: str) -> bool:
 
 
 def _layouts(name: str) -> dict[str, Any]:
-    """The kitchens of either Overcooked by name."""
+    """Return the layouts of either version of Overcooked by name."""
     environments = _environments()
     if name == "overcooked":
         return environments.overcooked_layouts
@@ -148,32 +154,32 @@ def _layouts(name: str) -> dict[str, Any]:
 
 
 def _defaults(name: str) -> dict[str, Scalar]:
-    """Plain arguments of a task's class, with their defaults."""
+    """Return the number, bool and text arguments of a task's class with their defaults."""
     environments = _environments()
-    made = [environments.HeuristicEnemySMAX, environments.SMAX]
+    classes = [environments.HeuristicEnemySMAX, environments.SMAX]
     if not _is_smax(name):
-        made = [getattr(environments, CLASSES[name])]
+        classes = [getattr(environments, CLASSES[name])]
     return {
         option: parameter.default
-        for one in made
-        for option, parameter in inspect.signature(one).parameters.items()
-        if type(parameter.default) in (bool, int, float, str) and option not in FIXED
+        for env_class in classes
+        for option, parameter in inspect.signature(env_class).parameters.items()
+        if type(parameter.default) in (bool, int, float, str) and option not in NOT_OPTIONS
     }
 
 
 def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return the options with the types of their defaults; ValueError for unknown or wrong ones."""
-    ours, others = split(options, of_task(OPTIONS, name))
+    """Return the options in the types of their defaults; raise ValueError for invalid ones."""
+    declared, others = split(options, of_task(OPTIONS, name))
     typed = checked(f"jaxmarl/{name}", others, from_values(_defaults(name)), of_task(OPTIONS, name))
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
         known = _layouts(name)
         hint = did_you_mean(str(options[LAYOUT]), known, f"Layouts: {', '.join(known)}.")
         raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: unknown layout. {hint}")
-    return {**ours, **typed}
+    return {**declared, **typed}
 
 
 def _make_env(name: str, options: dict[str, Any]) -> Any:
-    """The JaxMARL environment."""
+    """Create the JaxMARL environment."""
     environments = _environments()
     if _is_smax(name):
         from jaxmarl.environments.smax import map_name_to_scenario
@@ -187,34 +193,34 @@ def _make_env(name: str, options: dict[str, Any]) -> Any:
 
 
 def _unlimit(name: str, env: Any, limit: int) -> int:
-    """Remove an environment's own time limit; returns `limit` or, if that is 0, the own one."""
+    """Disable the time limit of an environment; return `limit`, or its own limit if that is 0."""
     inner = getattr(env, "_env", env)
-    if name == "coin_game":  # a number of games, each with so many steps
+    if name == "coin_game":  # several games of equal length
         return limit or env.num_inner_steps * env.num_outer_steps
     limit = limit or getattr(inner, "max_steps", 0)
     if _is_kitchen(name):
-        inner.max_steps = limit  # agents see that 40 steps are left; its `done` is ignored
+        inner.max_steps = limit  # agents observe that 40 steps remain; `done` is ignored
     elif name == "jaxnav":
-        inner.max_steps = limit + 1  # its state shows the step as a part of this
+        inner.max_steps = limit + 1  # observed: the elapsed fraction of the limit
     elif hasattr(inner, "max_steps"):
         inner.max_steps = NEVER
     return limit
 
 
 class JaxMarlTask(BaseTask):
-    """One world of JaxMARL, without its auto-reset: a `MultiTask`.
+    """One JaxMARL environment without its auto-reset, a `MultiTask`.
 
-    Observations are float32 arrays of their own shape, of a kitchen int8. They have a part
-    `action_mask` in SMAX and Hanabi, where who waits for its turn has one allowed action.
+    Observations are float32 arrays, and int8 for Overcooked. SMAX and Hanabi add an `action_mask`.
+    An agent of Hanabi that waits for its turn has one allowed action.
     """
 
     def __init__(self, env: Any, name: str, max_episode_steps: int, weight: float) -> None:
-        """Adapt an environment; traces its reset, since some observation spaces are wrong."""
+        """Wrap an environment; trace its reset, because some of its spaces are wrong."""
         self.env, self.name, self.weight = env, name, weight
         self.is_smax, self.is_kitchen = _is_smax(name), _is_kitchen(name)
         self.max_episode_steps = max_episode_steps
         self.cheap_reset = name in CHEAP_RESETS
-        self.success_above = self._won() if self.is_smax else None
+        self.success_above = self._success_threshold() if self.is_smax else None
         self.agents: tuple[str, ...] = tuple(env.agents)
         self.action: tuple[Space, ...] = tuple(
             convert(env.action_space(agent)) for agent in self.agents
@@ -225,7 +231,7 @@ class JaxMarlTask(BaseTask):
         elif self.is_smax and all(isinstance(space, Discrete) for space in self.action):
             self._masks = env.get_avail_actions
         state, obs = jax.eval_shape(self.reset, jax.random.key(0))
-        self.observation: tuple[Space, ...] = tuple(self._space(one) for one in obs)
+        self.observation: tuple[Space, ...] = tuple(self._space(agent_obs) for agent_obs in obs)
         if self.is_smax or self.is_kitchen:
             self.state_space = Box(jax.eval_shape(self.global_state, state).shape)
 
@@ -237,38 +243,38 @@ class JaxMarlTask(BaseTask):
         return Dict.of(parts)
 
     def _observe(self, obs: dict[str, Any], state: Any) -> tuple[Obs, ...]:
-        each = tuple(self._array(obs[agent]) for agent in self.agents)
+        arrays = tuple(self._array(obs[agent]) for agent in self.agents)
         if self._masks is None:
-            return each
+            return arrays
         masks = self._masks(state)
         return tuple(
-            {"obs": one, MASK: jnp.asarray(masks[agent]).astype(jnp.uint8)}
-            for agent, one in zip(self.agents, each, strict=True)
+            {"obs": array, MASK: jnp.asarray(masks[agent]).astype(jnp.uint8)}
+            for agent, array in zip(self.agents, arrays, strict=True)
         )
 
     def _array(self, obs: Any) -> jax.Array:
-        """One agent's observation; of a kitchen [longer side, shorter side, planes].
+        """Return the observation of an agent; for Overcooked [longer side, shorter side, planes].
 
-        A kitchen's are small counts, of which float32 would be four times as many bytes.
+        Overcooked observations are small counts; int8 needs a quarter of the memory of float32.
         """
         array = jnp.asarray(obs).astype(jnp.int8 if self.is_kitchen else jnp.float32)
         if self.is_kitchen and array.shape[0] < array.shape[1]:
-            return jnp.swapaxes(array, 0, 1)  # else `network.channels: auto` takes a side for them
+            return jnp.swapaxes(array, 0, 1)  # `network.channels: auto` needs this order
         return array
 
     @cached_property
     def parameters(self) -> Mapping[str, float]:
-        """The weight of Overcooked's shaped reward, which a curriculum may lower to 0."""
+        """Weight of the shaped reward of Overcooked; a curriculum may lower it to 0."""
         return {SHAPED: self.weight} if self.is_kitchen else {}
 
     def adjusted(self, values: ParameterValues) -> Self:
-        """The same task with another weight of the shaped reward; see `domain_randomization`."""
+        """Return the task with another weight of the shaped reward."""
         task = copy.copy(self)
         task.weight = values.get(SHAPED, self.weight)
         return task
 
     def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
-        """A key -> (JaxMARL's state, A observations)."""
+        """Start an episode; return (JaxMARL state, A observations)."""
         with _quiet():
             obs, state = self.env.reset(key)
         return state, self._observe(obs, state)
@@ -276,37 +282,37 @@ class JaxMarlTask(BaseTask):
     def step(
         self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
     ) -> tuple[EnvState, MultiStep]:
-        """One raw step; the time limit is not the task's."""
+        """Take a step; the time limit is added by a wrapper."""
         actions = dict(zip(self.agents, action, strict=True))
         with _quiet():
             obs, state, rewards, dones, info = self.env.step_env(key, state, actions)
-        reward = self._each(rewards)
+        reward = self._stack(rewards)
         if self.is_kitchen:
-            reward = reward + self.weight * self._each(info[SHAPED])
+            reward = reward + self.weight * self._stack(info[SHAPED])
         over = jnp.zeros((), bool)
-        if self.is_smax or self.name in ENDS:
+        if self.is_smax or self.name in TERMINATING:
             over = jnp.asarray(dones["__all__"], bool)
         terminated = jnp.broadcast_to(over, (len(self.agents),))
         obs = self._observe(obs, state)
         return state, MultiStep(obs, reward, terminated, jnp.zeros((), bool))
 
-    def _won(self) -> float | None:
-        """A return of SMAX between those of battles that are won and all others.
+    def _success_threshold(self) -> float | None:
+        """Return a threshold between the returns of won battles in SMAX and all others.
 
-        Damage pays up to 1 in all, and nothing under `use_self_play_reward`; a battle that is won
-        has done all of it, and pays the bonus besides.
+        Damage is rewarded with up to 1 in total, or 0 with `use_self_play_reward`. A won battle
+        earns all of it, plus the bonus.
         """
         inner = getattr(self.env, "_env", self.env)
         bonus = float(inner.won_battle_bonus)
         damage = 0.0 if inner.use_self_play_reward else 1.0
         return damage + bonus / 2 if bonus > 0 else None
 
-    def _each(self, values: dict[str, Any]) -> jax.Array:
-        """One number for each agent, float32 [A]."""
+    def _stack(self, values: dict[str, Any]) -> jax.Array:
+        """Stack one number per agent to float32 [A]."""
         return jnp.stack([jnp.asarray(values[agent], jnp.float32) for agent in self.agents])
 
     def global_state(self, state: Any) -> jax.Array:
-        """SMAX's features of all units, or what all agents of a kitchen see; float [n]."""
+        """Return features of all units in SMAX, or all observations in Overcooked; float [n]."""
         if self.is_smax:
             return jnp.asarray(self.env.get_world_state(state), jnp.float32)
         obs = self.env.get_obs(state)
@@ -315,13 +321,13 @@ class JaxMarlTask(BaseTask):
 
     @cached_property
     def frame_rate(self) -> float:
-        """Step per second of a video."""
+        """Steps per second of a video."""
         if self.is_smax:
             return 1.0 / (self.env.time_per_step * self.env.world_steps_per_env_step)
         return 1.0 / getattr(self.env, "dt", 0.2)
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames: discs from above, kitchens as JaxMARL draws them, numbers for all others."""
+        """Yield frames: discs from above, Overcooked as JaxMARL draws it, numbers for others."""
         from purejaxppo.video import charts, discs
         from purejaxppo.video.canvas import fit
 
@@ -331,18 +337,18 @@ class JaxMarlTask(BaseTask):
         if name in ("jaxnav", "mpe", "smax"):
             return discs.frames(name, self.env, states, height=height, width=width)
         if name == "hanabi":
-            states = [state.fireworks for state in states]  # colours by ranks
+            states = [state.fireworks for state in states]  # the highest rank of each colour
         return charts.frames(states, height=height, width=width)
 
     def _tiles(self, states: Sequence[EnvState]) -> Iterator[np.ndarray]:
-        """JaxMARL's pictures of a kitchen."""
+        """Yield the images that JaxMARL draws of a kitchen."""
         with _quiet():
             from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
             from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
 
         if self.name == "overcooked_v2":
-            pictures = OvercookedV2Visualizer()
-            yield from (np.asarray(pictures._render_state(state)) for state in states)
+            visualizer = OvercookedV2Visualizer()
+            yield from (np.asarray(visualizer._render_state(state)) for state in states)
             return
         edge = self.env.agent_view_size - 1
         for state in states:

@@ -1,6 +1,6 @@
 """`jumanji/`: puzzles, packing, routing and games, https://github.com/instadeepai/jumanji.
 
-Sokoban is left out, since it downloads its levels.
+Sokoban is not included, because it downloads its levels.
 """
 
 import contextlib
@@ -51,20 +51,19 @@ TIME_LIMITS = {
     "TSP-v1": 100,
     "Tetris-v0": 0,
 }
-"""Of tasks that have none themselves, longer than their episodes last; 0: the simulator's own."""
+"""Time limits of tasks without one, longer than their episodes; 0: the limit of the simulator."""
 CHEAP_RESETS = frozenset({"PacMan-v1"})
-"""Tasks whose resets are nearly constant, so that one costs less than to fetch a start."""
-WHOLE = frozenset({"PacMan-v1"})
-"""Tasks whose observations and rewards are integers until they have been checked (`TaskStep`)."""
+"""Tasks whose reset costs less than fetching a stored start."""
+INTEGER_TASKS = frozenset({"PacMan-v1"})
+"""Tasks that return integer observations and rewards; they are cast later, see `TaskStep`."""
 EXPENSIVE_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
-"""Tasks of the dearest resets, and of long episodes: a quarter of the starts is drawn before each
-rollout."""
-PICTURES = ("board", "grid", "puzzle")
-"""Parts of observations that are seen from above: [height, width, planes]."""
-MOST_KINDS = 40
-"""Integers of at most so many values are told apart; others are numbers in [0, 1]."""
+"""Tasks with expensive resets and long episodes: each rollout draws a quarter of the starts."""
+GRIDS = ("board", "grid", "puzzle")
+"""Names of grid observations, [height, width, planes]."""
+MAX_ONE_HOT = 40
+"""Integers with at most this many values are discrete; others are scaled to [0, 1]."""
 
 
 def _jumanji() -> Any:
@@ -73,38 +72,38 @@ def _jumanji() -> Any:
     return jumanji
 
 
-def _quietly() -> contextlib.AbstractContextManager[None]:
-    """Without warnings of what JAX will refuse some day, as of BinPack's scatters."""
+def _ignore_future_warnings() -> contextlib.AbstractContextManager[None]:
+    """Ignore warnings about deprecated JAX calls, such as BinPack's scatters."""
     return quiet(("", FutureWarning))
 
 
 def task_names() -> list[str]:
-    """The tasks of this family that run without downloading anything."""
+    """Return the names of the tasks that need no download."""
     return list(TIME_LIMITS)
 
 
 def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
-    """The jumanji task called `name`; `config.options` are plain arguments of its class.
+    """Create the jumanji task `name`; `config.options` are arguments of its class.
 
     Raises:
-        ValueError: an option that its class does not take, or an invalid value.
+        ValueError: an unknown option or an invalid value.
     """
-    kind = type(_made(name, {}))
+    kind = type(_make_env(name, {}))
     options = _checked(name, kind, config.options)
-    env = _made(name, options)
+    env = _make_env(name, options)
     limit = config.max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
     if not TIME_LIMITS[name]:
-        # The simulator calls its limit a termination, so that ours has to come first. By that
-        # SearchAndRescue, whose rewards shrink with time, pays up to 1 / (limit + 1) more.
-        env = _made(name, {**options, "time_limit": limit + 1})
+        # The simulator reports its limit as a termination, so the wrapper must truncate before.
+        # Rewards of SearchAndRescue shrink with time; they grow by up to 1 / (limit + 1).
+        env = _make_env(name, {**options, "time_limit": limit + 1})
     task = JumanjiTask(env, limit)
     task.cheap_reset = name in CHEAP_RESETS
-    task.whole = name in WHOLE
+    task.keeps_integers = name in INTEGER_TASKS
     task.fresh_fraction = 0.25 if name in EXPENSIVE_RESETS else 1.0
     return FlatActions(task) if isinstance(task.action, Box) else task
 
 
-def _made(name: str, options: Mapping[str, Any]) -> Any:
+def _make_env(name: str, options: Mapping[str, Any]) -> Any:
     try:
         return _jumanji().make(name, **options)
     except (AssertionError, TypeError, ValueError) as error:
@@ -122,79 +121,79 @@ def _checked(name: str, kind: type, options: Mapping[str, Scalar]) -> dict[str, 
 
 
 class Part(NamedTuple):
-    """One array of an observation in our form."""
+    """One array of an observation, for the policy."""
 
     space: Space
     path: tuple[str, ...]
-    """Fields of the simulator's observation that lead to it."""
+    """Path of fields in the simulator's observation."""
     read: Callable[[jax.Array], jax.Array]
-    """Integers may stay integers."""
+    """The simulator's array -> the policy's; integers may stay integers."""
 
 
 def parts(spec: Any, path: tuple[str, ...] = ()) -> dict[str, Part]:
-    """The arrays of an observation by name, `player_locations_x` for nested ones, without mask.
+    """Return the arrays of an observation by name, without the mask.
 
-    The count of steps is left out where it is that of a time limit, which is no business of a
-    policy's: episodes are truncated.
+    Names of nested arrays are joined, such as `player_locations_x`. The step count of a time limit
+    is left out, because episodes are truncated.
     """
-    found: dict[str, Part] = {}
+    result: dict[str, Part] = {}
     for name, inner in spec._specs.items():
         if hasattr(inner, "_specs") and not hasattr(inner, "shape"):
-            found |= parts(inner, (*path, name))
+            result |= parts(inner, (*path, name))
         elif name not in (MASK, "step_count"):
-            found["_".join((*path, name))] = _part(inner, (*path, name))
-    return found
+            result["_".join((*path, name))] = _part(inner, (*path, name))
+    return result
 
 
 def _part(spec: Any, path: tuple[str, ...]) -> Part:
-    """An array's space, by its bounds, and how it is brought there."""
-    picture = path[-1] in PICTURES and len(spec.shape) > 1
-    shape = spec.shape if picture else (math.prod(spec.shape),)
+    """Return the space of an array, by its bounds, and its conversion."""
+    is_grid = path[-1] in GRIDS and len(spec.shape) > 1
+    shape = spec.shape if is_grid else (math.prod(spec.shape),)
     low, high = _bounds(spec, path[-1])
-    if picture and len(shape) == 2:
+    if is_grid and len(shape) == 2:
         shape = (*shape, 1)
     if jnp.issubdtype(spec.dtype, jnp.floating):
         return Part(Box(shape, low, high), path, lambda x: x.reshape(shape).astype(jnp.float32))
     if not np.isfinite(high):
         return Part(Box(shape), path, lambda x: x.reshape(shape))
     count = int(high - low) + 1
-    if count > MOST_KINDS:
+    if count > MAX_ONE_HOT:
         return Part(
             Box(shape, 0.0, 1.0),
             path,
             lambda x: ((x - low) / (high - low)).reshape(shape).astype(jnp.float32),
         )
     if count == 2:
-        whole = spec.dtype != bool and low == 0
-        read = (lambda x: x.reshape(shape)) if whole else (lambda x: x.reshape(shape) > low)
+        is_binary = spec.dtype != bool and low == 0
+        read = (lambda x: x.reshape(shape)) if is_binary else (lambda x: x.reshape(shape) > low)
         return Part(Box(shape, 0.0, 1.0, "bool"), path, read)
-    if picture:
+    if is_grid:
         planes = (*shape[:2], count)
         kinds = jnp.arange(count) + int(low)
         return Part(Box(planes, 0.0, 1.0, "bool"), path, lambda x: x[..., None] == kinds)
     if spec.shape == ():
         return Part(Discrete(count), path, lambda x: (x - int(low)).astype(jnp.int32))
-    many = MultiDiscrete((count,) * shape[0])
-    return Part(many, path, lambda x: (x - int(low)).astype(jnp.int32).ravel())
+    space = MultiDiscrete((count,) * shape[0])
+    return Part(space, path, lambda x: (x - int(low)).astype(jnp.int32).ravel())
 
 
 def _bounds(spec: Any, name: str) -> tuple[float, float]:
-    """The smallest and the largest value of an array; infinite where nobody says."""
+    """Return the smallest and largest value of an array; infinite if unknown."""
     if spec.dtype == bool:
         return 0.0, 1.0
     if hasattr(spec, "minimum"):
-        nowhere = name == "position"  # -1 before a tour's first city, which TSP's bounds leave out
-        return float(np.min(spec.minimum)) - nowhere, float(np.max(spec.maximum))
-    if name == "board":  # of 2048: exponents, of which no tile's is larger than there are tiles
+        has_minus_one = name == "position"  # TSP: -1 before the first city, not in its bounds
+        return float(np.min(spec.minimum)) - has_minus_one, float(np.max(spec.maximum))
+    if name == "board":  # 2048: exponents, at most the number of tiles + 1
         return 0.0, float(math.prod(spec.shape) + 1)
     return -math.inf, math.inf
 
 
 def actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, Callable[..., jax.Array]]:
-    """Our space of a task's actions, and how one becomes the simulator's.
+    """Return the action space for the policy, and the conversion to the simulator's actions.
 
-    Several choices with one mask of all their combinations, or none, are one choice of a
-    combination. With a mask for each, [choices, n], they are a `MultiDiscrete`.
+    Several integers without a mask, or with a mask of all combinations, become one `Discrete` of
+    combinations. With one mask per integer, [choices, n], they become a `MultiDiscrete`.
     """
     if jnp.issubdtype(spec.dtype, jnp.floating):
         low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
@@ -213,21 +212,21 @@ def actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, Callable[..
 
 
 class JumanjiTask(BaseTask):
-    """One jumanji environment, inside of its time limit.
+    """One jumanji environment, inside its time limit.
 
-    Rewards of several agents under one policy are summed. Their game ends when it does for all.
+    The rewards of several agents are summed. An episode ends when all agents are done.
     """
 
     frame_rate = 8.0
     cheap_reset = False
-    whole = False
+    keeps_integers = False
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
-        """Adapt a jumanji environment.
+        """Wrap a jumanji environment.
 
         Args:
-            env: the environment, whose own limit is never reached.
-            max_episode_steps: the time limit.
+            env: the environment; its own limit is never reached.
+            max_episode_steps: time limit.
         """
         self.env = env
         self.max_episode_steps = max_episode_steps
@@ -241,45 +240,45 @@ class JumanjiTask(BaseTask):
         self.masked = mask is not None
         self.observation: Space = Dict.of(spaces)
 
-    def _obs(self, seen: Any) -> dict[str, jax.Array]:
+    def _obs(self, obs: Any) -> dict[str, jax.Array]:
         out = {}
         for name, part in self.parts.items():
-            value = seen
+            value = obs
             for field in part.path:
                 value = getattr(value, field)
             out[name] = part.read(jnp.asarray(value))
-            if not self.whole:
+            if not self.keeps_integers:
                 out[name] = cast_to_space(out[name], part.space)
         if self.masked:
-            out[MASK] = self._mask(seen.action_mask)
+            out[MASK] = self._mask(obs.action_mask)
         return out
 
     def _mask(self, mask: jax.Array) -> jax.Array:
-        """The mask, flat; of a choice of which nothing is allowed, as of FlatPack's end, all is."""
-        each = mask if isinstance(self.action, MultiDiscrete) else mask.ravel()
-        nothing = ~jnp.any(each, axis=-1, keepdims=True)
-        return (each | nothing).ravel().astype(jnp.uint8)
+        """Return the flat mask; allow all actions where none is, such as at the end of FlatPack."""
+        masks = mask if isinstance(self.action, MultiDiscrete) else mask.ravel()
+        none_allowed = ~jnp.any(masks, axis=-1, keepdims=True)
+        return (masks | none_allowed).ravel().astype(jnp.uint8)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (jumanji state, obs)."""
-        with _quietly():
+        """Start an episode; return (jumanji state, obs)."""
+        with _ignore_future_warnings():
             state, first = self.env.reset(key)
         return state, self._obs(first.observation)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """One step; an end without discount is the task's own."""
+        """Take a step; an end with discount 0 is a termination."""
         del key
-        copy = jax.tree.map(lambda x: x, state)  # some write into the state that they are given
-        with _quietly():
+        copy = jax.tree.map(lambda x: x, state)  # some tasks write into the state
+        with _ignore_future_warnings():
             state, out = self.env.step(copy, self._to_jumanji(action))
         over = jnp.all(out.discount == 0)
-        reward = jnp.sum(out.reward).astype(jnp.int32 if self.whole else jnp.float32)
+        reward = jnp.sum(out.reward).astype(jnp.int32 if self.keeps_integers else jnp.float32)
         return state, TaskStep(
             self._obs(out.observation), reward, out.last() & over, out.last() & ~over
         )
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames by the simulator's own viewer, square on white, without a screen."""
+        """Yield square frames drawn by the viewer of the simulator, without a display."""
         import matplotlib.pyplot as plt
 
         from purejaxppo.video.canvas import fit
@@ -288,8 +287,8 @@ class JumanjiTask(BaseTask):
         viewer = next(getattr(self.env, name) for name in names if hasattr(self.env, name))
         drawn: list[np.ndarray] = []
 
-        def keep(figure: Any) -> None:  # not every `render` gives back what its viewer does
-            if type(viewer).__name__ == "MMSTViewer":  # it leaves its graph outside of the axes
+        def keep(figure: Any) -> None:  # some `render` methods return nothing
+            if type(viewer).__name__ == "MMSTViewer":  # its graph is outside of the axes
                 figure.axes[0].set(xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
             drawn.append(np.array(viewer._display_rgb_array(figure))[..., :3])
 
@@ -299,9 +298,9 @@ class JumanjiTask(BaseTask):
         before = plt.get_backend()
         plt.switch_backend("agg")
         try:
-            with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # else figures ask for a window
+            with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # avoids a window
                 for state in states:
-                    self.env.render(jax.device_put(state))  # some compute with `.at`
+                    self.env.render(jax.device_put(state))  # some viewers use `.at`
                     yield fit(drawn.pop(), height, width, "white")
         finally:
             self.env.close()

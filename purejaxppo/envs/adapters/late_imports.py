@@ -1,4 +1,4 @@
-"""Packages that a simulator imports for pictures: imported when something first asks for them."""
+"""Delay imports that a simulator only needs for drawing until their first use."""
 
 import contextlib
 import importlib
@@ -11,10 +11,10 @@ from purejaxppo.envs.quiet import PROCESS_LOCK
 
 
 class LazyModule(ModuleType):
-    """Stands in for a module, which is imported when an attribute is first asked for."""
+    """A placeholder for a module that is imported at the first access of an attribute."""
 
     def __getattr__(self, name: str) -> Any:
-        """The module's attribute. Python's own, as `__path__`, are absent: they import nothing."""
+        """Import the module and return its attribute; `__path__` and the like are missing."""
         if name.startswith("__"):
             raise AttributeError(name)
         _remove_placeholders()
@@ -23,17 +23,19 @@ class LazyModule(ModuleType):
 
 @contextlib.contextmanager
 def lazy_imports(*names: str) -> Iterator[None]:
-    """Give imports inside a `LazyModule` for each of these modules that nobody has imported yet.
+    """Replace modules by `LazyModule` placeholders for imports inside this context.
+
+    Modules that are already imported are not replaced.
 
     Args:
-        names: modules, and the submodules of them that are imported by name.
+        names: modules, and their submodules that are imported by name.
     """
     with PROCESS_LOCK:
         late = {name: LazyModule(name) for name in names if name not in sys.modules}
         for name, module in late.items():
-            parent, _, own = name.rpartition(".")
+            parent, _, child = name.rpartition(".")
             if parent in late:
-                setattr(late[parent], own, module)
+                setattr(late[parent], child, module)
         sys.modules.update(late)
         try:
             yield
@@ -42,7 +44,7 @@ def lazy_imports(*names: str) -> Iterator[None]:
 
 
 def _remove_placeholders() -> None:
-    """Take all `LazyModule`s from the modules that Python finds; who has one keeps it."""
+    """Remove all placeholders from `sys.modules`; existing references to them stay valid."""
     for name, module in list(sys.modules.items()):
         if type(module) is LazyModule:
             del sys.modules[name]

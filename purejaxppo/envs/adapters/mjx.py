@@ -1,4 +1,4 @@
-"""MuJoCo MJX, for the adapters whose simulators run on it: parameters, processes, warp's states."""
+"""Shared code of the Brax and Playground adapters, which use MuJoCo MJX."""
 
 import copy
 import os
@@ -24,15 +24,15 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "friction": ("geom_friction", "pair_friction"),
     "gravity": ("opt.gravity",),
 }
-"""Paths of a model's numbers that can be multiplied, by parameter name. `mass` multiplies the mass
-and the inertia of every body, as for denser bodies of the same shape."""
+"""Model arrays of each variable parameter. `mass` scales the mass and inertia of every body, as for
+denser bodies of the same shape."""
 
 
 def import_mujoco() -> None:
     """Import MuJoCo.
 
     Raises:
-        ValueError: the environment variable MUJOCO_GL names an OpenGL that does not load.
+        ValueError: the environment variable MUJOCO_GL names an OpenGL library that fails to load.
     """
     try:
         import mujoco  # noqa: F401
@@ -47,18 +47,18 @@ def import_mujoco() -> None:
 
 
 class _LocalDevices:
-    """The module `jax` with the devices of this process only."""
+    """The module `jax`, but with the devices of this process only."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jax, name)
 
     def devices(self, backend: str | None = None) -> list[jax.Device]:
-        """The local devices, in place of `jax.devices`."""
+        """Return the local devices instead of all devices."""
         return jax.local_devices(backend=backend)
 
 
 def use_local_devices() -> None:
-    """Make MJX use this process's devices, not the first of all, which may be another's."""
+    """Make MJX use the devices of this process; by default it uses those of the first process."""
     if jax.process_count() > 1:
         from mujoco.mjx._src import io
 
@@ -66,34 +66,34 @@ def use_local_devices() -> None:
 
 
 class Robot(BaseTask):
-    """One environment of Brax or Playground, without its wrappers."""
+    """One Brax or Playground environment, without its wrappers."""
 
     cheap_reset = False
 
     def __init__(self, env: Any) -> None:
-        """Adapt a raw environment."""
+        """Wrap a raw environment."""
         self._use(env)
         self.action = Box((int(env.action_size),), -1.0, 1.0)
 
     def _use(self, env: Any) -> None:
-        """Take an environment. Its functions are traced once for all programs of a run."""
+        """Set the environment; jit traces its functions once for all programs of a run."""
         self.env = env
         self._reset = jax.jit(env.reset, inline=True)
         self._step = jax.jit(env.step, inline=True)
 
     def with_model(self, attribute: str, model: Any) -> Any:
-        """The same robot with another model in an attribute of its environment."""
+        """Return a copy whose environment has another model in `attribute`."""
         task = copy.copy(self)
         task._use(ModelOverride(self.env, attribute, model))
         return task
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (the simulator's state, obs)."""
+        """Start an episode; return (simulator state, obs)."""
         state = self._reset(jax.random.key_data(key))
         return state, state.obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """One control step; `done` is the task's own end, never a time limit."""
+        """Take a control step; `done` is a termination, never the time limit."""
         del key
         state = self._step(state, action)
         return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
@@ -105,49 +105,49 @@ class Robot(BaseTask):
 
 
 class PerEnvArrays:
-    """A simulator on MJX's warp whose states hold the arrays of one environment alone.
+    """A simulator on MJX warp with states that only hold per-environment arrays.
 
-    Warp's contacts are those of all environments, in arrays without an axis of environments: none
-    of them can begin an episode of its own in these. Every step computes them anew, so that they
-    are left out between steps, and a step begins with those of a state at rest.
+    Warp stores the contacts of all environments in shared arrays, which cannot be reset for one
+    environment. Every step recomputes them. They are therefore removed from states between steps,
+    and each step starts with those of an initial state.
 
     Args:
-        env: a simulator of MuJoCo Playground.
+        env: an environment of MuJoCo Playground.
     """
 
     def __init__(self, env: Any) -> None:
-        """Reset once, for what the environments have in common."""
+        """Reset once to get the shared arrays."""
         from mujoco.mjx.warp import types
 
         self.env, self.impl = env, types.DataWarp
         example = jax.jit(env.reset)(jax.random.PRNGKey(0)).data._impl
         names = [field.name for field in types.DataWarp.fields()]
-        self.common = {x: getattr(example, x) for x in names if x in types.DATA_NON_VMAP}
-        self.names = [name for name in names if name not in self.common]
+        self.shared = {x: getattr(example, x) for x in names if x in types.DATA_NON_VMAP}
+        self.names = [name for name in names if name not in self.shared]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
 
     def reset(self, key: Key) -> EnvState:
-        """A key -> a state without what environments have in common."""
-        return self._left_out(self.env.reset(key))
+        """Start an episode; return a state without the shared arrays."""
+        return self._without_shared(self.env.reset(key))
 
     def step(self, state: EnvState, action: EnvAction) -> EnvState:
-        """(state, action) -> state, both without what environments have in common."""
-        return self._left_out(self.env.step(self._whole(state), action))
+        """Take a step from and to a state without the shared arrays."""
+        return self._without_shared(self.env.step(self._with_shared(state), action))
 
-    def _left_out(self, state: Any) -> Any:
-        own = {name: getattr(state.data._impl, name) for name in self.names}
-        return state.replace(data=state.data.replace(_impl=own))
+    def _without_shared(self, state: Any) -> Any:
+        arrays = {name: getattr(state.data._impl, name) for name in self.names}
+        return state.replace(data=state.data.replace(_impl=arrays))
 
-    def _whole(self, state: Any) -> Any:
-        common = {name: _constant(x) for name, x in self.common.items()}
-        impl = self.impl(**state.data._impl, **common)
+    def _with_shared(self, state: Any) -> Any:
+        shared = {name: _constant(x) for name, x in self.shared.items()}
+        impl = self.impl(**state.data._impl, **shared)
         return state.replace(data=state.data.replace(_impl=impl))
 
 
 def _constant(x: Any) -> Any:
-    """An array as a constant of a program: zeros are not written out."""
+    """Return an array as a constant of a program; zeros need no storage."""
     if not isinstance(x, jax.Array):
         return x
     return jnp.asarray(x) if np.any(np.asarray(x)) else jnp.zeros(x.shape, x.dtype)

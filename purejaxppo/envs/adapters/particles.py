@@ -1,7 +1,7 @@
-"""`particles/`: discs in the plane, several agents each: `spread` together, or `tag` each other.
+"""`particles/`: the multi-agent particle environments `spread` and `tag`.
 
-The physics are those of the multi-agent particle environments of Lowe et al. 2017,
-https://arxiv.org/abs/1706.02275, without communication: damped motion, forces where discs touch.
+Agents are discs in the plane, with damped motion and contact forces. The physics are those of Lowe
+et al. 2017, https://arxiv.org/abs/1706.02275, without communication.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ OPTIONS = {
 
 
 class ParticleState(NamedTuple):
-    """One world of A agents and L fixed discs."""
+    """State of A agents and L fixed discs."""
 
     position: jax.Array  # [A, 2]
     velocity: jax.Array  # [A, 2]
@@ -53,68 +53,67 @@ class ParticleState(NamedTuple):
 
 @dataclass(frozen=True)
 class Bodies:
-    """The physical constants of A agents and of fixed discs."""
+    """Physical constants of A agents and of the fixed discs."""
 
     size: tuple[float, ...]  # radii
     accel: tuple[float, ...]  # force of a full push
-    max_speed: tuple[float, ...]  # infinity: any
+    max_speed: tuple[float, ...]  # infinity: no limit
     fixed_size: float = 0.0
-    """Radius of fixed discs, if agents collide with them; 0: agents pass through."""
+    """Radius of the fixed discs; 0: agents pass through them."""
 
     def move(self, state: ParticleState, push: jax.Array) -> ParticleState:
-        """One step of DT under pushes [A, 2] of length up to 1 per axis.
+        """Integrate over DT with pushes [A, 2], each in [-1, 1].
 
-        Positions move with the old velocities, then v' = (1 - damping) v + F dt, at most as fast
-        as is allowed.
+        x' = x + v dt and v' = (1 - damping) v + F dt, limited to `max_speed`.
         """
         size = jnp.asarray(self.size)
         force = push * jnp.asarray(self.accel)[:, None]
         pairs = state.alive[:, None] & state.alive & ~jnp.eye(len(size), dtype=bool)
         force += contact(state.position, state.position, size[:, None] + size, pairs)
         if self.fixed_size:
-            everywhere = jnp.ones((len(size), len(state.fixed)), bool)
+            all_pairs = jnp.ones((len(size), len(state.fixed)), bool)
             reach = size[:, None] + self.fixed_size
-            force += contact(state.position, state.fixed, reach, everywhere)
+            force += contact(state.position, state.fixed, reach, all_pairs)
         velocity = (1 - DAMPING) * state.velocity + DT * force
         speed = jnp.sqrt(jnp.sum(velocity**2, axis=-1, keepdims=True) + 1e-12)
         velocity = velocity * jnp.minimum(1.0, jnp.asarray(self.max_speed)[:, None] / speed)
         return state._replace(position=state.position + DT * state.velocity, velocity=velocity)
 
     def touching(self, position: jax.Array) -> jax.Array:
-        """True for pairs of agents that overlap, bool [A, A]; each overlaps with itself."""
+        """Return True for pairs of agents that overlap, bool [A, A]; the diagonal is True."""
         size = jnp.asarray(self.size)
         return distances(position, position) < size[:, None] + size
 
 
 def distances(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Euclidean distances, [A, 2] and [B, 2] -> [A, B]."""
+    """Return Euclidean distances, [A, 2] and [B, 2] -> [A, B]."""
     return jnp.sqrt(jnp.sum((a[:, None] - b) ** 2, axis=-1) + 1e-12)
 
 
-def contact(a: jax.Array, b: jax.Array, reach: jax.Array, there: jax.Array) -> jax.Array:
-    """Forces [A, 2] on discs at `a` from discs at `b` [B, 2]: a spring that sets in softly.
+def contact(a: jax.Array, b: jax.Array, reach: jax.Array, active: jax.Array) -> jax.Array:
+    """Compute soft contact forces [A, 2] on discs at `a` from discs at `b`.
 
     Args:
-        a: [A, 2].
-        b: [B, 2].
-        reach: sums of radii [A, B].
-        there: True for pairs that push each other, bool [A, B].
+        a: positions, [A, 2].
+        b: positions, [B, 2].
+        reach: sums of radii, [A, B].
+        active: True for pairs that push each other, bool [A, B].
     """
     away = a[:, None] - b
     distance = distances(a, b)
     depth = CONTACT_MARGIN * jnp.logaddexp(0.0, (reach - distance) / CONTACT_MARGIN)
     force = CONTACT_FORCE * away * (depth / distance)[..., None]
-    return jnp.sum(jnp.where(there[..., None], force, 0.0), axis=1)
+    return jnp.sum(jnp.where(active[..., None], force, 0.0), axis=1)
 
 
 def pushes(action: tuple[EnvAction, ...], *, continuous: bool) -> jax.Array:
-    """A actions as pushes [A, 2]."""
+    """Convert A actions to pushes [A, 2]."""
     stacked = jnp.stack(action)
     return stacked if continuous else jnp.asarray(DIRECTIONS)[stacked]
 
 
 def start(key: Key, num_agents: int, num_fixed: int, spread: float) -> ParticleState:
-    """Agents in [-1, 1]^2 at rest, fixed discs in [-spread, spread]^2."""
+    """Place agents at rest in [-1, 1]^2, and fixed discs in [-spread, spread]^2."""
     agent_key, fixed_key = jax.random.split(key)
     return ParticleState(
         position=jax.random.uniform(agent_key, (num_agents, 2), minval=-1.0, maxval=1.0),
@@ -137,9 +136,9 @@ class Particles(BaseTask):
 
     @property
     def action(self) -> tuple[Space, ...]:
-        """Five directions each, or a push in [-1, 1]^2."""
-        one: Space = Box((2,), -1.0, 1.0) if self.continuous else Discrete(len(DIRECTIONS))
-        return (one,) * len(self.agents)
+        """Five directions per agent, or a push in [-1, 1]^2."""
+        space: Space = Box((2,), -1.0, 1.0) if self.continuous else Discrete(len(DIRECTIONS))
+        return (space,) * len(self.agents)
 
     @cached_property
     def state_space(self) -> Box:
@@ -147,12 +146,12 @@ class Particles(BaseTask):
         return Box((5 * len(self.agents) + 2 * self.num_fixed,))
 
     def global_state(self, state: ParticleState) -> jax.Array:
-        """Positions, velocities, fixed discs, and the flags `alive`; float [5 A + 2 L]."""
+        """Return positions, velocities, fixed discs and `alive` flags, float [5 A + 2 L]."""
         parts = (*state[:3], state.alive.astype(jnp.float32))
         return jnp.concatenate([part.ravel() for part in parts])
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames: agents in the colour of their role, landmarks or obstacles."""
+        """Yield frames: agents in the colour of their role, and landmarks or obstacles."""
         from purejaxppo.video import discs
 
         return discs.frames("particles", self, states, height=height, width=width)
@@ -160,12 +159,12 @@ class Particles(BaseTask):
 
 @dataclass(frozen=True)
 class Spread(Particles):
-    """A agents have to cover A landmarks without touching each other; all share the reward
+    """A agents cover A landmarks and avoid touching each other. All get the same reward
 
         r = - sum over landmarks of the distance to the nearest agent
             - collision_penalty * (pairs of agents that touch)
 
-    An agent observes its velocity and position, and the landmarks and the others relative to it.
+    An agent observes its velocity and position, and the relative positions of landmarks and agents.
     """  # noqa: D415 - the formula ends the sentence
 
     num_agents: int = 3
@@ -202,7 +201,7 @@ class Spread(Particles):
     def step(
         self, key: Key, state: ParticleState, action: tuple[EnvAction, ...]
     ) -> tuple[ParticleState, MultiStep]:
-        """Take one step; no agent is done before the time limit."""
+        """Take a step; agents are done only at the time limit."""
         del key
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))
         nearest = jnp.min(distances(state.position, state.fixed), axis=0)
@@ -215,9 +214,14 @@ class Spread(Particles):
 
     def _observe(self, state: ParticleState) -> tuple[jax.Array, ...]:
         def one(i: int) -> jax.Array:
-            here = state.position[i]
+            position = state.position[i]
             others = np.delete(np.arange(self.num_agents), i)
-            parts = (state.velocity[i], here, state.fixed - here, state.position[others] - here)
+            parts = (
+                state.velocity[i],
+                position,
+                state.fixed - position,
+                state.position[others] - position,
+            )
             return jnp.concatenate([part.ravel() for part in parts])
 
         return tuple(one(i) for i in range(self.num_agents))
@@ -225,13 +229,13 @@ class Spread(Particles):
 
 @dataclass(frozen=True)
 class Tag(Particles):
-    """Hunters have to catch faster prey among obstacles; a prey that a hunter touches is done.
+    """Hunters catch faster prey among obstacles. A prey touched by a hunter terminates.
 
-    Each catch is a reward of 10 for every hunter and of -10 for the prey. Prey also have a cost
-    outside [-0.9, 0.9]^2, as in Lowe et al. 2017. When the last prey is caught, the episode is over
-    for the hunters, too. Hunters observe themselves, obstacles, other hunters, and of each prey its
-    position relative to them, its velocity, and 1 if it is still free (all 0 if it is not). Prey
-    observe themselves, obstacles and hunters.
+    Each catch gives 10 to every hunter and -10 to the prey. Prey also pay a cost outside
+    [-0.9, 0.9]^2, as in Lowe et al. 2017. Hunters terminate when the last prey is caught. Hunters
+    observe themselves, obstacles, other hunters, and for each prey its relative position, velocity
+    and a flag that it is free (all 0 after its catch). Prey observe themselves, obstacles and
+    hunters.
     """
 
     num_hunters: int = 3
@@ -255,28 +259,30 @@ class Tag(Particles):
     def bodies(self) -> Bodies:  # type: ignore[override]
         """Discs of hunters and of prey, which are smaller and faster."""
 
-        def each(hunter: float, prey: float) -> tuple[float, ...]:
+        def per_agent(hunter: float, prey: float) -> tuple[float, ...]:
             return (hunter,) * self.num_hunters + (prey,) * self.num_prey
 
-        return Bodies(each(0.075, 0.05), each(3.0, 4.0), each(1.0, 1.3), fixed_size=0.2)
+        return Bodies(
+            per_agent(0.075, 0.05), per_agent(3.0, 4.0), per_agent(1.0, 1.3), fixed_size=0.2
+        )
 
     @property
     def observation(self) -> tuple[Space, ...]:  # type: ignore[override]
-        """One space for hunters and one for prey, of different sizes."""
-        both = 4 + 2 * self.num_obstacles
-        hunter = Box((both + 2 * (self.num_hunters - 1) + 5 * self.num_prey,))
-        prey = Box((both + 2 * self.num_hunters,))
+        """One space for hunters and a smaller one for prey."""
+        common = 4 + 2 * self.num_obstacles
+        hunter = Box((common + 2 * (self.num_hunters - 1) + 5 * self.num_prey,))
+        prey = Box((common + 2 * self.num_hunters,))
         return (hunter,) * self.num_hunters + (prey,) * self.num_prey
 
     def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
-        """Place agents uniformly in [-1, 1]^2, and obstacles away from the edge."""
+        """Place agents uniformly in [-1, 1]^2, and obstacles in [-0.9, 0.9]^2."""
         state = start(key, len(self.agents), self.num_obstacles, 0.9)
         return state, self._observe(state)
 
     def step(
         self, key: Key, state: ParticleState, action: tuple[EnvAction, ...]
     ) -> tuple[ParticleState, MultiStep]:
-        """Take one step; prey that are caught in it are terminated."""
+        """Take a step; caught prey are terminated."""
         del key
         before = state.alive
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))
@@ -295,11 +301,15 @@ class Tag(Particles):
         free = state.alive[count:, None].astype(jnp.float32)
 
         def one(i: int) -> jax.Array:
-            here = state.position[i]
+            position = state.position[i]
             hunters = state.position[np.delete(np.arange(count), i) if i < count else slice(count)]
-            parts = [state.velocity[i], here, state.fixed - here, hunters - here]
+            parts = [state.velocity[i], position, state.fixed - position, hunters - position]
             if i < count:
-                prey = (state.position[count:] - here, state.velocity[count:], jnp.ones_like(free))
+                prey = (
+                    state.position[count:] - position,
+                    state.velocity[count:],
+                    jnp.ones_like(free),
+                )
                 parts.append(free * jnp.concatenate(prey, axis=1))
             return jnp.concatenate([part.ravel() for part in parts])
 
@@ -307,7 +317,7 @@ class Tag(Particles):
 
 
 def edge_cost(x: jax.Array) -> jax.Array:
-    """Cost of a distance from the middle along one axis: 0 up to 0.9, then increasing."""
+    """Return the cost of a distance from the centre along an axis: 0 up to 0.9, then increasing."""
     beyond = jnp.minimum(jnp.exp(2 * x - 2), 10.0)
     return jnp.where(x < 0.9, 0.0, jnp.where(x < 1, 10 * (x - 0.9), beyond))
 
@@ -316,12 +326,12 @@ TASKS: dict[str, Any] = {"spread": Spread, "tag": Tag}
 
 
 def task_names() -> list[str]:
-    """The tasks of this family."""
+    """Return the task names."""
     return list(TASKS)
 
 
 def make(name: str, config: EnvConfig) -> Spread | Tag:
-    """The task called `name`; `config.options` are arguments of its class, and `global_state`."""
+    """Create the task `name`; `config.options` are arguments of its class, and `global_state`."""
     options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
     return TASKS[name](**options)
 

@@ -99,7 +99,7 @@ OPTIONS = {
 
 
 def task_names() -> list[str]:
-    """The tasks of this family."""
+    """Return the task names."""
     return sorted(TIME_LIMITS | MAX_MOVES)
 
 

@@ -53,7 +53,7 @@ def _registry() -> Any:
 
 
 def task_names() -> list[str]:
-    """The tasks of this family."""
+    """Return the task names."""
     return sorted(_registry().ALL_ENVS)
 
 

@@ -1,4 +1,4 @@
-"""The family `oscillator/`: its tasks, and the report that `evaluate` adds."""
+"""Declaration of the family `oscillator/`, with a report for `purejaxppo evaluate`."""
 
 from purejaxppo.envs.adapters.oscillator.report import report
 from purejaxppo.envs.adapters.oscillator.task import OPTIONS, make, task_names

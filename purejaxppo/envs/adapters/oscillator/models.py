@@ -1,4 +1,4 @@
-"""Models of neurons: equations, observed fields, and costs."""
+"""Neuron models: equations, observed mean fields and costs."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,32 +18,32 @@ Neurons = tuple[jax.Array, ...]
 
 
 class Params(struct.PyTreeNode):
-    """The physics of one ensemble; every field is traced, float []."""
+    """Physical parameters of an ensemble; every field is a traced float []."""
 
-    coupling: Scalar  # strength of the mean field's pull
+    coupling: Scalar  # strength of the coupling to the mean field
     coupling_drift: Scalar  # change of the coupling per integration step
-    current_mean: Scalar  # of the neurons' own currents (Kuramoto: of their frequencies, Hz)
+    current_mean: Scalar  # of the input currents (kuramoto: of the frequencies, Hz)
     current_std: Scalar
-    action_scale: Scalar  # kick of action 1
-    action_noise: Scalar  # standard deviation added to every kick
-    observation_noise: Scalar  # standard deviation added to every observed mean field
-    penalty: Scalar  # reward lost per unit of kick
-    controlled: Scalar  # fraction of the neurons that a kick reaches
+    action_scale: Scalar  # size of the kick for an action of 1
+    action_noise: Scalar  # standard deviation of the noise on each kick
+    observation_noise: Scalar  # standard deviation of the noise on each observed mean field
+    penalty: Scalar  # cost per unit of kick
+    controlled: Scalar  # fraction of the neurons that receive the kick
 
 
 class OscillatorState(struct.PyTreeNode):
-    """One ensemble of N neurons and the history of its mean field."""
+    """State of an ensemble of N neurons, with the history of its mean field."""
 
     params: Params
     neurons: Neurons
     current: jax.Array  # [N]
     x_history: jax.Array  # [H] mean of the first variable, oldest first
     y_history: jax.Array  # [H] the observed mean field
-    kick: jax.Array  # [] the last kick of the neurons
+    kick: jax.Array  # [] the last kick
 
 
 class Model(NamedTuple):
-    """A kind of neuron, and the task based on it."""
+    """A neuron model, and the settings of its task."""
 
     start: Callable[[Key, int], Neurons]  # (key, N) -> neurons
     derivative: Callable[[Neurons, jax.Array, Scalar, jax.Array | None], Neurons]
@@ -55,7 +55,7 @@ class Model(NamedTuple):
     cost: Callable[..., jax.Array]  # (X, x_history, y_history) -> synchrony of the ensemble
     feedback: Callable[..., jax.Array]  # (X, Y, x_history, y_history) -> kick of a linear baseline
     step_size: float
-    step_seconds: float  # real time of a step, for frequencies
+    step_seconds: float  # physical time of a step, for frequencies
     history: int
     warmup: int
     max_episode_steps: int
@@ -76,7 +76,10 @@ def _params(**values: float) -> Params:
 def _bvdp(
     neurons: Neurons, current: jax.Array, coupling: Scalar, pulse: jax.Array | None
 ) -> Neurons:
-    """Bonhoeffer-van der Pol: x' = x - x^3/3 - y + I + eps X, y' = 0.1 (x - 0.8 y + 0.7)."""
+    """Compute the Bonhoeffer-van der Pol equations.
+
+    x' = x - x^3/3 - y + I + eps X, y' = 0.1 (x - 0.8 y + 0.7).
+    """
     x, y = neurons
     drive = current + coupling * jnp.mean(x)
     drive = drive if pulse is None else drive + pulse
@@ -86,7 +89,10 @@ def _bvdp(
 def _hindmarsh_rose(
     neurons: Neurons, current: jax.Array, coupling: Scalar, pulse: jax.Array | None
 ) -> Neurons:
-    """X' = y - x^3 + 3x^2 - z + I + eps X, y' = 1 - 5x^2 - y, z' = 0.006 (4 (x + 1.56) - z)."""
+    """Compute the Hindmarsh-Rose equations.
+
+    x' = y - x^3 + 3x^2 - z + I + eps X, y' = 1 - 5x^2 - y, z' = 0.006 (4 (x + 1.56) - z).
+    """
     x, y, z = neurons
     drive = current + coupling * jnp.mean(x)
     drive = drive if pulse is None else drive + pulse
@@ -101,7 +107,7 @@ def _hindmarsh_rose(
 def _kuramoto(
     neurons: Neurons, current: jax.Array, coupling: Scalar, pulse: jax.Array | None
 ) -> Neurons:
-    """Phases: theta' = 2 pi f + K mean(sin(theta_j - theta)) - pulse sin(theta)."""
+    """Compute the Kuramoto equation, theta' = 2 pi f + K mean(sin(theta_j - theta)) - p sin(theta)."""
     (phase,) = neurons
     sin, cos = jnp.sin(phase), jnp.cos(phase)
     pull = coupling * (jnp.mean(sin) * cos - jnp.mean(cos) * sin)
@@ -131,7 +137,7 @@ def _one_mean(neurons: Neurons) -> tuple[jax.Array, jax.Array]:
 
 
 def _beta_power(signal: jax.Array, step_seconds: float) -> jax.Array:
-    """Power of a signal [H] between 13 and 30 Hz: mean square of its part in that band."""
+    """Compute the power of a signal [H] between 13 and 30 Hz."""
     length = signal.shape[0]
     frequencies = np.fft.rfftfreq(length, step_seconds)
     inside = (frequencies >= BETA_BAND[0]) & (frequencies <= BETA_BAND[1])
@@ -157,7 +163,7 @@ MODELS = {
         cost=lambda x, x_history, y_history: jnp.square(x - jnp.mean(x_history)),
         feedback=_bvdp_feedback,
         step_size=0.2,
-        step_seconds=1.0 / (20.0 * 162.0),  # its rhythm of 162 steps, read as 20 Hz
+        step_seconds=1.0 / (20.0 * 162.0),  # its rhythm of 162 steps is taken as 20 Hz
         history=250,
         warmup=250,
         max_episode_steps=10_000,
@@ -205,7 +211,7 @@ MODELS = {
 def runge_kutta(
     derivative: Callable[[Neurons], Neurons], neurons: Neurons, step_size: float
 ) -> Neurons:
-    """One classical fourth-order step of neurons' = derivative(neurons)."""
+    """Take a classical fourth-order Runge-Kutta step of neurons' = derivative(neurons)."""
 
     def ahead(slope: Neurons, size: float) -> Neurons:
         return jax.tree.map(lambda x, k: x + size * k, neurons, slope)

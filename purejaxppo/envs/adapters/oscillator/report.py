@@ -1,4 +1,4 @@
-"""Report of a controller beside baselines: suppression of synchrony, energy, spectra."""
+"""Report that compares a controller with baselines: synchrony, energy, spectra."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from purejaxppo.envs.adapters.oscillator.task import Oscillator
 Control = Callable[[Key, OscillatorState], jax.Array]
 """(key, state of one ensemble) -> kick."""
 Act = Callable[..., Any]
-"""(key, obs [N, ...]) -> actions [N, ...], as `Agent.controller` gives."""
+"""(key, obs [N, ...]) -> actions [N, ...], as returned by `Agent.controller`."""
 ENSEMBLES = 16
 BEFORE, DURING, AFTER = 2_000, 8_000, 2_000
 SETTLED = 2_000
@@ -23,7 +23,7 @@ TRACES = 40
 
 
 class Record(NamedTuple):
-    """One controller on E ensembles over T actions, without control in the first and last part."""
+    """Signals of E ensembles over T actions; control is off in the first and last part."""
 
     x: np.ndarray  # [T, E] mean of the neurons' signal
     kick: np.ndarray  # [T, E]
@@ -33,11 +33,13 @@ class Record(NamedTuple):
 
 
 class ControllerMetrics(NamedTuple):
-    """The reported numbers of one controller, each [E]."""
+    """The reported metrics of one controller, each [E]."""
 
     suppression: np.ndarray  # std of X before / std of X under control
     neuron_std: np.ndarray  # of a single neuron under control
-    synchrony: np.ndarray  # std of X over a single neuron's: 1 in step, 1/sqrt(N) apart
+    synchrony: (
+        np.ndarray
+    )  # std of X over a single neuron's: 1 if synchronous, 1/sqrt(N) if independent
     beta_before: np.ndarray  # power of X, 13-30 Hz
     beta_during: np.ndarray
     energy: np.ndarray  # sum of |kick| per 1000 actions
@@ -46,7 +48,7 @@ class ControllerMetrics(NamedTuple):
 
 
 def baselines(task: Oscillator) -> dict[str, Control]:
-    """Controllers to compare with: (key, state of one ensemble) -> kick."""
+    """Return the baseline controllers: (key, state of one ensemble) -> kick."""
     scale = task.high.action_scale
 
     def linear(key: Key, state: OscillatorState) -> jax.Array:
@@ -63,7 +65,7 @@ def baselines(task: Oscillator) -> dict[str, Control]:
 
 
 def run(task: Oscillator, control: Control, seed: int) -> Record:
-    """Record `control`, a function (key, states of E ensembles) -> kicks [E]."""
+    """Simulate E ensembles under `control`, (key, states of E ensembles) -> kicks [E]."""
     key, start_key = jax.random.split(jax.random.key(seed))
     signal = jax.vmap(task.model.signal)
 
@@ -106,7 +108,7 @@ def _neuron_std(sums: Any) -> Any:
 
 
 def spectrum(x: np.ndarray, action_seconds: float) -> tuple[np.ndarray, np.ndarray]:
-    """Welch's power spectral density of x [T, E]: (frequencies in Hz, power [F, E])."""
+    """Return Welch's power spectral density of x [T, E]: (frequencies in Hz, power [F, E])."""
     from scipy import signal
 
     segment = min(1024, len(x))
@@ -114,7 +116,7 @@ def spectrum(x: np.ndarray, action_seconds: float) -> tuple[np.ndarray, np.ndarr
 
 
 def controller_metrics(task: Oscillator, record: Record) -> ControllerMetrics:
-    """The numbers of one controller."""
+    """Compute the metrics of one controller."""
     before, during = _before(record.x), _during(record.x)
     seconds = task.model.step_seconds * len(task.pulse)
     kicks = record.kick[BEFORE : BEFORE + DURING]
@@ -146,7 +148,7 @@ def _during(x: np.ndarray) -> np.ndarray:
 
 
 def kicks_of(act: Act) -> Control:
-    """A policy, (key, obs [E, H]) -> action [E, 1], as a controller of E ensembles."""
+    """Return a policy, (key, obs [E, H]) -> action [E, 1], as a controller of E ensembles."""
 
     def control(key: Key, states: OscillatorState) -> jax.Array:
         action = jnp.clip(act(key, states.y_history)[:, 0], -1.0, 1.0)
@@ -156,34 +158,34 @@ def kicks_of(act: Act) -> Control:
 
 
 def measure(task: Any, act: Act, seed: int) -> ControllerMetrics:
-    """The metrics of a policy on `ENSEMBLES` new ensembles; `task` from `registry.make_task`."""
+    """Compute the metrics of a policy on new ensembles; `task` is from `registry.make_task`."""
     task = innermost(task)
     return controller_metrics(task, run(task, kicks_of(act), seed))
 
 
 def innermost(task: Any) -> Oscillator:
-    """The ensemble inside its wrappers."""
+    """Return the task inside its wrappers."""
     while not isinstance(task, Oscillator):
         task = task.task
     return task
 
 
-def report(task: Any, act: Act, seed: int, picture: str) -> str:
-    """The table of a policy beside the baselines; draws them into the file `picture`."""
+def report(task: Any, act: Act, seed: int, path: str) -> str:
+    """Return a table of a policy and the baselines; draw them into the image file `path`."""
     task = innermost(task)
 
-    def each(control: Control) -> Control:
+    def batched(control: Control) -> Control:
         return lambda key, states: jax.vmap(control)(jax.random.split(key, ENSEMBLES), states)
 
-    controls = {"agent": kicks_of(act), **{k: each(f) for k, f in baselines(task).items()}}
+    controls = {"agent": kicks_of(act), **{k: batched(f) for k, f in baselines(task).items()}}
     records = {name: run(task, control, seed) for name, control in controls.items()}
     rows = {name: controller_metrics(task, record) for name, record in records.items()}
-    draw(task, records, rows, picture)
+    draw(task, records, rows, path)
     return table(rows)
 
 
 def table(rows: dict[str, ControllerMetrics]) -> str:
-    """One line per controller; means over the ensembles, and the worst suppression."""
+    """Return one line per controller: means over the ensembles, and the worst suppression."""
     lines = [
         f"{ENSEMBLES} ensembles, {SETTLED} to {DURING} actions after the start of control; "
         "energies and charge per 1000 actions",
@@ -208,7 +210,7 @@ def table(rows: dict[str, ControllerMetrics]) -> str:
 def draw(
     task: Oscillator, records: dict[str, Record], rows: dict[str, ControllerMetrics], path: str
 ) -> None:
-    """Draw mean field, single neurons, spectrum and suppression into one picture."""
+    """Draw the mean field, single neurons, spectra and suppression into one image."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,11 +1,11 @@
-"""`oscillator/`: ensembles of coupled neurons that synchronise, and pulses to desynchronise them.
+"""`oscillator/`: desynchronise an ensemble of coupled neurons with pulses.
 
-Deep brain stimulation as a task: an ensemble that synchronises by itself, as in Parkinson's tremor,
-is observed through its mean field and kicked by one action per step. The model and its rewards are
-those of Krylov et al. 2020, https://arxiv.org/abs/2002.10948.
+A model of deep brain stimulation: the neurons synchronise spontaneously, as in Parkinson's tremor.
+The agent observes their mean field, and each action is a kick. Models and rewards are those of
+Krylov et al. 2020, https://arxiv.org/abs/2002.10948.
 
-Every physical quantity is a number or a range `low..high` in `env.options`, drawn per episode, and
-part of the state, so that randomisation and sweeps are a vmap.
+Every physical parameter in `env.options` is a number, or a range `low..high` that is sampled per
+episode. Parameters are part of the state, so they can differ between environments of a batch.
 """
 
 import dataclasses
@@ -44,14 +44,14 @@ PHYSICS = {
     "penalty": "Cost per unit of kick.",
     "controlled": "Fraction of the neurons that receive the kick.",
 }
-"""Fields of `Params` in words."""
+"""Descriptions of the fields of `Params`."""
 
 
 def _range(name: str, value: Any) -> tuple[float, float]:
-    """Return (low, high) of a number, or of a range `low..high`.
+    """Return (low, high) of a number or a range `low..high`.
 
     Raises:
-        ValueError: it is neither, or low is above high.
+        ValueError: invalid syntax, or low is above high.
     """
     parts = value.split("..") if isinstance(value, str) else [value, value]
     try:
@@ -83,20 +83,20 @@ OPTIONS = {
 
 
 def task_names() -> list[str]:
-    """The tasks of this family."""
+    """Return the task names."""
     return list(MODELS)
 
 
 def make(name: str, config: EnvConfig) -> "Oscillator":
-    """The ensemble called `name`, with `OPTIONS`; every episode draws from the ranges of physics.
+    """Create the ensemble `name` from `config.options`; see `OPTIONS`.
 
     Raises:
-        ValueError: options that do not fit each other.
+        ValueError: options that exclude each other.
     """
     model = MODELS[name]
     options = with_defaults(config.options, OPTIONS)
-    own = {p: float(getattr(model.params, p)) for p in PHYSICS}
-    ranges = {p: options[p] or (own[p], own[p]) for p in PHYSICS}
+    defaults = {p: float(getattr(model.params, p)) for p in PHYSICS}
+    ranges = {p: options[p] or (defaults[p], defaults[p]) for p in PHYSICS}
     history = options["history"] or model.history
     warmup = options["warmup"] or max(model.warmup, history)
     if warmup < history:
@@ -117,14 +117,14 @@ def make(name: str, config: EnvConfig) -> "Oscillator":
 
 
 def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
-    """Current per unit of kick in each of the `skip` steps of an action; a delta kick has none."""
+    """Return the current per unit of kick at each of the `skip` steps of an action."""
     pulse, skip = options["pulse"], options["skip"]
     gap, ratio = options["gap"], options["ratio"]
     if pulse == "delta":
         return (0.0,) * skip
     width = options["width"] or max(1, skip if pulse == "current" else (skip - gap) // (1 + ratio))
     wave = [1.0 / width] * width
-    if pulse == "biphasic":  # the second phase takes back the charge of the first
+    if pulse == "biphasic":  # the second phase cancels the charge of the first
         wave += [0.0] * gap + [-1.0 / (ratio * width)] * (ratio * width)
     if len(wave) > skip:
         raise ValueError(
@@ -136,10 +136,9 @@ def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Oscillator(BaseTask):
-    """One ensemble. It observes the last H values of its mean field and is never terminated.
+    """One ensemble. The observation is the last H values of its mean field; it never terminates.
 
-    Warming an ensemble up costs hundreds of steps, so that only `fresh_fraction` of the starts are
-    drawn anew before each rollout.
+    A reset simulates hundreds of steps, so each rollout draws only `fresh_fraction` of the starts.
     """
 
     model: Model
@@ -154,7 +153,7 @@ class Oscillator(BaseTask):
 
     cheap_reset = False
     fresh_fraction = 1.0 / 64.0
-    frame_rate = 60.0  # slowed down, so that the rhythm is visible
+    frame_rate = 60.0  # slow enough to see the rhythm
     action = Box((1,), -1.0, 1.0)
 
     @cached_property
@@ -164,7 +163,7 @@ class Oscillator(BaseTask):
         return Box((self.history,), slide=steps if steps < self.history else 0)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (state, obs): a new ensemble after its un-actuated warm-up."""
+        """Draw an ensemble and simulate its warm-up without control; return (state, obs)."""
         params_key, start_key, current_key, warmup_key = jax.random.split(key, 4)
         params = self.draw_params(params_key)
         if self.same_ensemble:
@@ -178,7 +177,7 @@ class Oscillator(BaseTask):
         return state, state.y_history
 
     def draw_params(self, key: Key) -> Params:
-        """Draw physics between `low` and `high`."""
+        """Draw physical parameters between `low` and `high`."""
         keys = Params(*jax.random.split(key, len(PHYSICS)))
         return jax.tree.map(
             lambda k, low, high: low + (high - low) * jax.random.uniform(k),
@@ -188,7 +187,7 @@ class Oscillator(BaseTask):
         )
 
     def begin(self, start_key: Key, current_key: Key, params: Params) -> OscillatorState:
-        """An ensemble of given physics, before any step."""
+        """Return an ensemble with given parameters, before its first step."""
         spread = jax.random.normal(current_key, (self.num_neurons,))
         neurons = self.model.start(start_key, self.num_neurons)
         x, y = self.model.fields(neurons)
@@ -204,7 +203,7 @@ class Oscillator(BaseTask):
     def step(
         self, key: Key, state: OscillatorState, action: EnvAction
     ) -> tuple[OscillatorState, TaskStep]:
-        """One action in [-1, 1]: a kick of all neurons, then `skip` integration steps."""
+        """Take a step: apply the kick of an action in [-1, 1], then integrate `skip` steps."""
         state, cost = self.advance(key, state, state.params.action_scale * action[0])
         reward = -cost - state.params.penalty * jnp.abs(state.kick)
         false = jnp.array(False)
@@ -213,7 +212,7 @@ class Oscillator(BaseTask):
     def advance(
         self, key: Key, state: OscillatorState, kick: jax.Array
     ) -> tuple[OscillatorState, jax.Array]:
-        """(key, state, kick) -> (state, synchrony summed over the integration steps)."""
+        """Apply a kick and integrate; return (state, cost summed over the integration steps)."""
         action_key, field_key = jax.random.split(key)
         params = state.params
         kick = kick + params.action_noise * jax.random.normal(action_key)
@@ -242,7 +241,7 @@ class Oscillator(BaseTask):
     def integrate(
         self, state: OscillatorState, flow: jax.Array | None, noise: jax.Array
     ) -> tuple[OscillatorState, jax.Array]:
-        """One Runge-Kutta step under a current `flow` [N] or None -> (state, synchrony)."""
+        """Take one Runge-Kutta step with a current `flow` [N] or None; return (state, cost)."""
         params, model = state.params, self.model
 
         def derivative(neurons: Neurons) -> Neurons:
@@ -259,10 +258,10 @@ class Oscillator(BaseTask):
         return state, model.cost(x, state.x_history, state.y_history)
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames: the mean fields, the kick and a few neurons over time."""
+        """Yield frames: the mean fields, the kick and a few neurons over time."""
         from purejaxppo.video import charts
 
-        seen = [
+        signals = [
             {
                 "X": np.asarray(state.x_history[-1]),
                 "Y": np.asarray(state.y_history[-1]),
@@ -271,7 +270,7 @@ class Oscillator(BaseTask):
             }
             for state in states
         ]
-        return charts.frames(seen, height=height, width=width)
+        return charts.frames(signals, height=height, width=width)
 
 
 def _append(history: jax.Array, value: jax.Array) -> jax.Array:
