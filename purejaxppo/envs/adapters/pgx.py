@@ -1,10 +1,9 @@
-"""`pgx/`: MinAtar, 2048, and games that players take turns in, https://github.com/sotetsuk/pgx.
+"""`pgx/`: MinAtar, 2048 and turn-based board games, https://github.com/sotetsuk/pgx.
 
-A game of several players is a world of agents, of which one moves at each step; those who wait
-have one allowed action, which nothing looks at. All agents share one policy unless
-`network.policies` says otherwise, so that it learns from playing against itself. With the option
-`opponent` the environment has one agent, in a seat drawn anew for each episode, and the others move
-at random or as a user's function says, such as a saved agent.
+A game of several players is a multi-agent task. At each step one agent moves. A waiting agent has
+one allowed action, which is ignored. Without `network.policies`, all agents share one policy, which
+learns by self-play. With the option `opponent`, the environment has one agent, in a random seat for
+each episode. The other players move at random or by a custom function, such as a trained agent.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
 
 OPPONENT = "opponent"
-"""The option that seats one agent among other players."""
+"""Name of the option that trains one agent against other players."""
 RANDOM = "random"
 TIME_LIMITS = {
     "2048": 5_000,
@@ -37,7 +36,7 @@ TIME_LIMITS = {
     "minatar-seaquest": 2_500,
     "minatar-space_invaders": 2_500,
 }
-"""Of single players. The simulator has one for freeway only, which it reports as a termination."""
+"""Time limits of single-player games. Pgx only limits freeway, and reports a termination."""
 MAX_MOVES = {
     "animal_shogi": 256,
     "backgammon": 5_000,
@@ -54,22 +53,21 @@ MAX_MOVES = {
     "sparrow_mahjong": 30,
     "tic_tac_toe": 9,
 }
-"""The most moves of a game by its own rules, those of all players counted. Those of backgammon have
-no such number: it has a time limit."""
+"""Maximum number of moves of all players by the rules of a game. For backgammon, whose rules have no
+maximum, it is a time limit."""
 EXPENSIVE_RESETS = frozenset(
     {"2048", "animal_shogi", "backgammon", "minatar-breakout", "minatar-freeway", "tic_tac_toe"}
 )
-"""Games whose start costs a good part of a move. All others' boards are set up alike, or their
-games last for a few moves."""
+"""Games whose reset costs a large part of a move. Others have a constant start or few moves."""
 SHORT_GAMES = frozenset({"kuhn_poker", "leduc_holdem"})
-"""Games of a few moves, of which a rollout has many: each has a deal of its own."""
+"""Games of a few moves: each episode gets a fresh deal."""
 
 
 def _opponent(name: str, value: Any) -> Any:
     """Return a value of the option `opponent`.
 
     Raises:
-        ValueError: it is neither `random` nor a reference.
+        ValueError: the value is neither `random` nor a reference.
     """
     if value != RANDOM and not is_reference(str(value)):
         raise ValueError(f"{name} = {value!r} must be random, or a custom function as file.py:name")
@@ -104,10 +102,10 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> "SinglePlayer | MultiplayerGame | AgainstOpponent":
-    """The game called `name`, with `OPTIONS`.
+    """Create the game `name` from `config.options`; see `OPTIONS`.
 
     Raises:
-        ValueError: an opponent that cannot be loaded, or that does not fit.
+        ValueError: the opponent cannot be loaded, or has another signature.
     """
     with quiet(("", Warning)):
         import pgx
@@ -119,33 +117,33 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | MultiplayerGame | Agai
     game = MultiplayerGame(env, MAX_MOVES[name])
     if OPPONENT not in config.options:
         return game
-    chosen: Any = config.options[OPPONENT]
-    if chosen == RANDOM:
+    opponent: Any = config.options[OPPONENT]
+    if opponent == RANDOM:
         return AgainstOpponent(game)
-    return AgainstOpponent(game, chosen)
+    return AgainstOpponent(game, opponent)
 
 
-def _kind(env: Any) -> Any:
-    """Shapes and dtypes of a game's state."""
+def _state_shapes(env: Any) -> Any:
+    """Return the shapes and dtypes of the state of a game."""
     return jax.eval_shape(env.init, jax.random.key(0))
 
 
 def without_observation(state: Any) -> Any:
-    """A pgx state without its observation, which every step makes anew and nothing has to carry."""
+    """Return a pgx state without its observation, which every step recomputes."""
     return state.replace(observation=())
 
 
 def _board(env: Any) -> Box:
-    """Space of what a player sees of the board."""
-    seen = _kind(env).observation
-    bounds = (0.0, 1.0) if seen.dtype == bool else (-np.inf, np.inf)
-    return Box(tuple(seen.shape), *bounds, str(seen.dtype))
+    """Return the observation space of the board."""
+    board = _state_shapes(env).observation
+    bounds = (0.0, 1.0) if board.dtype == bool else (-np.inf, np.inf)
+    return Box(tuple(board.shape), *bounds, str(board.dtype))
 
 
 def _frames(
     env: Any, states: Iterable[Any], height: int, width: int, player: int = 0
 ) -> Iterator[np.ndarray]:
-    """Frames of pgx states, which do not hold what a player observes of them."""
+    """Yield frames of pgx states: the planes of the board that a player observes."""
     from purejaxppo.video import charts
 
     observe = jax.jit(lambda state: env._observe(state, jnp.int32(player)))
@@ -154,12 +152,12 @@ def _frames(
 
 
 class SinglePlayer(BaseTask):
-    """MinAtar or 2048: an observation of the board, with a mask where not all moves are allowed."""
+    """MinAtar or 2048. 2048 also observes a mask of allowed moves."""
 
     frame_rate = 10.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
-        """Adapt a pgx environment of one player."""
+        """Wrap a single-player pgx environment."""
         self.env = env
         self.max_episode_steps = max_episode_steps
         self.cheap_reset = env.id not in EXPENSIVE_RESETS
@@ -176,53 +174,52 @@ class SinglePlayer(BaseTask):
         return {"obs": state.observation, MASK: state.legal_action_mask.astype(jnp.uint8)}
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (pgx state without its observation, obs)."""
+        """Start an episode; return (pgx state without its observation, obs)."""
         state = self.env.init(key)
         return without_observation(state), self._obs(state)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """One move; freeway's end is a time limit, and all others are the game's own."""
+        """Take a move. Pgx ends freeway at a time limit; the ends of others are terminations."""
         state = self.env.step(state, action, key)
         timed = jnp.asarray(self.env.id == "minatar-freeway")
-        reward = state.rewards[0].astype(jnp.int32)  # whole in all of them: nothing can diverge
+        reward = state.rewards[0].astype(jnp.int32)  # integers in all games: no divergence
         return without_observation(state), TaskStep(
             self._obs(state), reward, state.terminated & ~timed, state.terminated & timed
         )
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames: the planes of the observation in colours."""
+        """Yield frames: the planes of the observation in colours."""
         return _frames(self.env, states, height, width)
 
 
 class MultiplayerGame(BaseTask):
-    """A game of A players as a world of A agents; see the module.
+    """A game of A players as a multi-agent task of A agents; see the module docstring.
 
-    An agent observes the board as its player sees it, and whether it is its turn. The reward is
-    paid to all agents at the move that ends the game. A draw by the number of moves, as in chess,
-    is an end by the game's rules: a termination. Players of chess see the count; those of go and
-    shogi do not.
+    An agent observes the board from the view of its player, and whether it is its turn. All agents
+    get their reward at the last move. A draw by the number of moves is a termination, because it
+    follows from the rules. In chess, the number is observed; in go and shogi it is not.
     """
 
     frame_rate = 2.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
-        """Adapt a pgx environment of several players."""
+        """Wrap a multiplayer pgx environment."""
         self.env = env
         self.cheap_reset = env.id not in EXPENSIVE_RESETS
         self.max_episode_steps = max_episode_steps
         self.size = int(env.num_players)
         self.agents = tuple(f"player_{i}" for i in range(self.size))
         moves = Discrete(int(env.num_actions))
-        own: dict[str, Space] = {
+        parts: dict[str, Space] = {
             "board": _board(env),
             "turn": Discrete(2),
             MASK: Box((moves.n,), 0.0, 1.0, "uint8"),
         }
         self.action = (moves,) * self.size
-        self.observation = (Dict.of(own),) * self.size
+        self.observation = (Dict.of(parts),) * self.size
 
     def observe(self, state: Any, player: jax.Array) -> dict[str, Any]:
-        """Observation of a pgx state by a player, and its mask."""
+        """Return the observation of a player, with its action mask."""
         turn = state.current_player == player
         only_first = jnp.zeros_like(state.legal_action_mask).at[0].set(True)
         return {
@@ -232,62 +229,62 @@ class MultiplayerGame(BaseTask):
         }
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (pgx state without its observation, A observations)."""
+        """Start an episode; return (pgx state without its observation, A observations)."""
         state = without_observation(self.env.init(key))
         return state, tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
 
     def move(self, key: Key, state: Any, action: jax.Array) -> Any:
-        """The pgx state after the move of the player whose turn it is."""
+        """Return the pgx state after a move of the current player."""
         return without_observation(self.env.step(state, action, key))
 
     def step(
         self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
     ) -> tuple[EnvState, MultiStep]:
-        """One move, by the agent whose turn it is; the others' actions are not looked at."""
+        """Take the move of the current agent; the actions of the others are ignored."""
         state = self.move(key, state, jnp.stack(action)[state.current_player])
         obs = tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
         over = jnp.broadcast_to(state.terminated, (self.size,))
         return state, MultiStep(obs, state.rewards, over, jnp.zeros((), bool))
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames: the board's planes as the first player sees them, in colours."""
+        """Yield frames: the planes of the board, seen by the first player, in colours."""
         return _frames(self.env, states, height, width)
 
 
 class Seated(NamedTuple):
-    """A game with one agent in it."""
+    """State of a game with one agent."""
 
     game: Any  # the pgx state
-    seat: jax.Array  # [] int32 the agent's player
+    seat: jax.Array  # [] int32 player of the agent
 
 
 class AgainstOpponent(BaseTask):
-    """A game of which the agent is one player, and another policy or chance is all others.
+    """A game with one agent; an opponent, or random moves, plays the others.
 
-    One step is one move of anybody, and observations are those of a row of the world, so that a
-    policy plays here as it does against itself.
+    One step is one move of any player. Observations have the form of the multi-agent task, so a
+    policy of self-play can also act here.
     """
 
     frame_rate = MultiplayerGame.frame_rate
-    success_above = 0.0  # a game that is won
+    success_above = 0.0  # a win
 
     def __init__(self, game: MultiplayerGame, opponent: str = RANDOM) -> None:
-        """Seat an agent in a game.
+        """Wrap a game.
 
         Args:
-            game: the world.
-            opponent: reference to a function (key, obs [1, ...]) -> action [1]; random: allowed
-                moves at random.
+            game: the multi-agent task.
+            opponent: reference to a function (key, obs [1, ...]) -> action [1], or `random` for
+                random allowed moves.
 
         Raises:
-            ValueError: the opponent cannot be loaded, or is not such a function.
+            ValueError: the opponent cannot be loaded, or has another signature.
         """
         self.game = game
         self.cheap_reset = game.env.id in SHORT_GAMES  # a seat is drawn for each start
         self.max_episode_steps = game.max_episode_steps
         team = Team(
             game.agents,
-            tuple(Dict(tuple(x for x in own.spaces if x[0] != MASK)) for own in game.observation),
+            tuple(Dict(tuple(x for x in o.spaces if x[0] != MASK)) for o in game.observation),
             game.action,
             masked=True,
         )
@@ -304,26 +301,26 @@ class AgainstOpponent(BaseTask):
             )
 
     def _row(self, game: Any, player: jax.Array) -> dict[str, Any]:
-        """A player's observation as a row of the world has it."""
-        seen = self.game.observe(game, player)
-        return {"agent": player, MASK: seen.pop(MASK), "obs": seen}
+        """Return the observation of a player in the form of a multi-agent row."""
+        obs = self.game.observe(game, player)
+        return {"agent": player, MASK: obs.pop(MASK), "obs": obs}
 
     def _others(self, key: Key, game: Any) -> jax.Array:
-        """The move of the player whose turn it is, who is not the agent."""
+        """Return the move of the current player if it is not the agent."""
         if self.opponent is None:
             return jax.random.categorical(key, jnp.where(game.legal_action_mask, 0.0, -jnp.inf))
         row = self._row(game, game.current_player)
         return self.opponent(key, jax.tree.map(lambda x: x[None], row))[0]
 
     def reset(self, key: Key) -> tuple[Seated, dict[str, Any]]:
-        """A key -> (state, obs), in a seat drawn at random."""
+        """Start a game with the agent in a random seat; return (state, obs)."""
         game_key, seat_key = jax.random.split(key)
         seat = jax.random.randint(seat_key, (), 0, self.game.size)
         game = without_observation(self.game.env.init(game_key))
         return Seated(game, seat), self._row(game, seat)
 
     def step(self, key: Key, state: Seated, action: EnvAction) -> tuple[Seated, TaskStep]:
-        """One move: the agent's, or another player's."""
+        """Take a move of the agent or of another player."""
         move_key, others_key = jax.random.split(key)
         game, seat = state
         others = self._others(others_key, game)
@@ -335,7 +332,7 @@ class AgainstOpponent(BaseTask):
         )
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames of an episode: the board's planes as the agent sees them, in colours."""
+        """Yield frames: the planes of the board, seen by the agent, in colours."""
         states = list(states)
         games, seat = [state.game for state in states], int(states[0].seat)
         return _frames(self.game.env, games, height, width, seat)

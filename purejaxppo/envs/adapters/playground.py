@@ -1,7 +1,7 @@
-"""`playground/`: MuJoCo Playground's tasks on MJX, https://playground.mujoco.org.
+"""`playground/`: tasks of MuJoCo Playground on MJX, https://playground.mujoco.org.
 
-The DeepMind control suite needs nothing more. Locomotion and manipulation need the robots' models
-of mujoco_menagerie, which Playground would clone at first use: here a user says where they lie.
+Locomotion and manipulation tasks need the robot models of mujoco_menagerie. Playground would clone
+them at first use; here the option `menagerie` sets their folder.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ OPTIONS = {
         False, "Randomise the model of each episode by Playground's function for the task."
     ),
 }
-"""Options that are not fields of a task's configuration."""
+"""Options in addition to the fields of a task's configuration."""
 BROKEN = ("LeapCubeReorient", "PandaRobotiqPushCube")
-"""Tasks whose step calls `jnp.clip` with `a_max`, which JAX 0.10 does not have any more."""
+"""Tasks whose step calls `jnp.clip` with `a_max`, which JAX 0.10 removed."""
 
 Draw = Callable[[jax.Array], dict[str, jax.Array]]
 
-SETTLING = {"CheetahRun": 1 / 16}
-"""Tasks that take 200 steps in a reset, and the part of all starts that is drawn before a rollout:
-of a rollout of 32 steps (of one simulator step each) all starts would be six times the work."""
+FRESH_FRACTIONS = {"CheetahRun": 1 / 16}
+"""Fraction of the starts that a rollout draws, for tasks whose reset takes 200 simulator steps. All
+starts would cost six times as much as a rollout of 32 such steps."""
 
 
 def _registry() -> Any:
-    # playground and mjx print on stdout where warp has no CUDA device.
+    # playground and mjx print to stdout if warp has no CUDA device.
     with quiet():
         mjx.import_mujoco()
         from mujoco_playground import registry
@@ -58,16 +58,15 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
-    """The Playground task called `name`.
+    """Create the Playground task `name`.
 
-    `config.backend` is the MJX implementation, jax (default) or warp; `config.options` override
-    fields of the task's own configuration. Of these, `episode_length` counts control steps, of
-    which one step of ours takes `action_repeat`, as in Playground's training wrapper. `OPTIONS` are
-    options, too.
+    `config.backend` is the MJX implementation, jax (default) or warp. `config.options` contain
+    `OPTIONS` and fields of the task's configuration. `episode_length` counts control steps; one
+    environment step takes `action_repeat` of them, as in Playground's training wrapper.
 
     Raises:
-        ValueError: an unknown option, an invalid value, missing models, or a task or a back end
-            that cannot run here.
+        ValueError: an unknown option, an invalid value, missing models, or a task or back end that
+            cannot run on this computer.
     """
     if name in BROKEN:
         raise ValueError(
@@ -75,20 +74,20 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
             f"{jax.__version__}, because JAX 0.10 removed jnp.clip(a_max=...). Choose another task."
         )
     registry = _registry()
-    given, overrides = split(config.options, OPTIONS)
-    own = with_defaults(given, OPTIONS)
-    used = _checked(name, overrides)
+    declared, overrides = split(config.options, OPTIONS)
+    options = with_defaults(declared, OPTIONS)
+    settings = _checked(name, overrides)
     if config.backend == "warp":
-        _check_warp(config, own, name, used)
-    overrides["action_repeat"] = used["action_repeat"]
-    if "impl" in used:
+        _check_warp(config, options, name, settings)
+    overrides["action_repeat"] = settings["action_repeat"]
+    if "impl" in settings:
         overrides["impl"] = config.backend or "jax"
-    repeats, limit = used["action_repeat"], used["episode_length"]
-    # Some tasks begin anew themselves at their limit, before the last observation is made.
+    repeats, limit = settings["action_repeat"], settings["episode_length"]
+    # Some tasks reset themselves at their limit, before the last observation.
     longest = max(limit, config.max_episode_steps * repeats)
     overrides["episode_length"] = longest + repeats
     is_robot = name not in registry.dm_control_suite.ALL_ENVS
-    folder = _models(name, own["menagerie"]) if is_robot else None
+    folder = _models(name, options["menagerie"]) if is_robot else None
     mjx.use_local_devices()
     try:
         with _playground(folder):
@@ -97,39 +96,41 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
         models = f", with the models in {folder}" if is_robot else ""
         raise ValueError(f"env.options for playground/{name}{models}: {error}") from error
     env = mjx.PerEnvArrays(env) if config.backend == "warp" else env
-    draw = _own_draw(name, env, folder) if own["domain_randomization"] else None
+    draw = _randomizer(name, env, folder) if options["domain_randomization"] else None
     task: Any = PlaygroundTask(env, limit, draw)
-    task.fresh_fraction = SETTLING.get(name, 1.0)
+    task.fresh_fraction = FRESH_FRACTIONS.get(name, 1.0)
     return ActionRepeat(task, repeats) if repeats > 1 else task
 
 
 def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """A task's configuration with `overrides`, its fields by name.
+    """Return the configuration of a task with `overrides`.
 
     Raises:
-        ValueError: an unknown option, or repeats that are no whole number of at least 1.
+        ValueError: an unknown option, or an invalid action_repeat or episode_length.
     """
     defaults = _registry().get_default_config(name)
     checked(f"playground/{name}", overrides, unchecked(sorted(defaults)), OPTIONS)
-    used = {**defaults, **overrides}
-    repeats = whole(used["action_repeat"])
+    settings = {**defaults, **overrides}
+    repeats = whole(settings["action_repeat"])
     if repeats is None or repeats < 1:
         raise ValueError(
-            f"env.options.action_repeat = {used['action_repeat']!r} must be a whole number of at "
-            f"least 1"
+            f"env.options.action_repeat = {settings['action_repeat']!r} must be a whole number of "
+            f"at least 1"
         )
-    limit = time_limit(used["episode_length"], "env.options.episode_length", unlimited="")
-    return {**used, "action_repeat": repeats, "episode_length": limit}
+    limit = time_limit(settings["episode_length"], "env.options.episode_length", unlimited="")
+    return {**settings, "action_repeat": repeats, "episode_length": limit}
 
 
-def _check_warp(config: EnvConfig, own: dict[str, Any], name: str, used: dict[str, Any]) -> None:
-    """Raise ValueError if a task cannot run on MJX's warp implementation here."""
-    if config.randomize or config.curriculum or own["domain_randomization"]:
+def _check_warp(
+    config: EnvConfig, options: dict[str, Any], name: str, settings: dict[str, Any]
+) -> None:
+    """Raise ValueError if a task cannot run with MJX warp on this computer."""
+    if config.randomize or config.curriculum or options["domain_randomization"]:
         raise ValueError(
             "env.backend = warp does not support env.randomize, env.curriculum or "
             "env.options.domain_randomization. Use env.backend = jax."
         )
-    if "impl" not in used:
+    if "impl" not in settings:
         raise ValueError(f"env.backend = warp: playground/{name} supports only jax")
     if importlib.util.find_spec("warp") is None:
         raise ValueError(
@@ -144,10 +145,10 @@ def _check_warp(config: EnvConfig, own: dict[str, Any], name: str, used: dict[st
 
 
 def _models(name: str, menagerie: str) -> Path:
-    """The folder of the robots' models.
+    """Return the folder of the robot models.
 
     Raises:
-        ValueError: it does not exist; runs download nothing.
+        ValueError: the folder does not exist. Runs never download it.
     """
     from mujoco_playground._src import mjx_env
 
@@ -165,29 +166,31 @@ def _models(name: str, menagerie: str) -> Path:
 
 @contextlib.contextmanager
 def _playground(folder: Path | None) -> Iterator[None]:
-    """Playground with the robots' models of `folder`, and without what it prints on stdout."""
+    """Make Playground use the robot models of `folder`, and suppress its output."""
     import mujoco
     from mujoco_playground._src import mjx_env
 
     with quiet():
-        own = mjx_env.MENAGERIE_PATH
-        mjx_env.MENAGERIE_PATH = type(own)(folder) if folder else own
-        renamed = not hasattr(mujoco.MjSpec, "find_body")  # in newer MuJoCo; the reachers call it
+        default = mjx_env.MENAGERIE_PATH
+        mjx_env.MENAGERIE_PATH = type(default)(folder) if folder else default
+        renamed = not hasattr(
+            mujoco.MjSpec, "find_body"
+        )  # newer MuJoCo; some reacher tasks call the old name
         if renamed:
             mujoco.MjSpec.find_body = mujoco.MjSpec.body
         try:
             yield
         finally:
-            mjx_env.MENAGERIE_PATH = own
+            mjx_env.MENAGERIE_PATH = default
             if renamed:
                 del mujoco.MjSpec.find_body
 
 
-def _own_draw(name: str, env: Any, folder: Path | None) -> Draw:
-    """Playground's own domain randomisation: a key -> the numbers of a model that it draws.
+def _randomizer(name: str, env: Any, folder: Path | None) -> Draw:
+    """Return Playground's domain randomisation: key -> model arrays by field.
 
     Raises:
-        ValueError: Playground has none for this task.
+        ValueError: Playground does not randomise this task.
     """
     with _playground(folder):
         randomize = _registry().get_domain_randomizer(name)
@@ -198,8 +201,8 @@ def _own_draw(name: str, env: Any, folder: Path | None) -> Draw:
         )
 
     def draw(key: jax.Array) -> dict[str, jax.Array]:
-        # It makes a batch of models, and says by axes of 0 which of their arrays it drew; some
-        # tasks load their robot once more.
+        # It returns a batch of models, and marks the drawn arrays by axis 0. Some tasks load their
+        # robot again.
         with _playground(folder):
             models, axes = randomize(env.mjx_model, jax.random.key_data(key)[None])
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(axes)[0]]
@@ -210,7 +213,7 @@ def _own_draw(name: str, env: Any, folder: Path | None) -> Draw:
 
 
 def _space(size: Any) -> Space:
-    """Playground's observation size, an integer, a shape or a mapping, as a space."""
+    """Convert an observation size of Playground (integer, shape or mapping) to a space."""
     if isinstance(size, int):
         return Box((size,))
     if hasattr(size, "items"):
@@ -224,17 +227,17 @@ class PlaygroundTask(mjx.Robot):
     parameters = dict.fromkeys(mjx.FIELDS, 1.0)
 
     def __init__(self, env: Any, max_episode_steps: int, draw_parameters: Draw | None = None):
-        """Adapt a raw Playground environment; `draw_parameters` as in `domain_randomization`."""
+        """Wrap a raw Playground environment; see `domain_randomization` for `draw_parameters`."""
         super().__init__(env)
         self.max_episode_steps = max_episode_steps
         self.draw_parameters = draw_parameters
         self.observation = _space(env.observation_size)
 
     def adjusted(self, values: ParameterValues) -> Self:
-        """The same robot with another model; see `domain_randomization`.
+        """Return the task with a changed physical model; see `domain_randomization`.
 
         Args:
-            values: factors by the names of `parameters`, and whole arrays by the model's fields.
+            values: factors by the names of `parameters`, and arrays by the fields of the model.
         """
         factors = {name: x for name, x in values.items() if name in self.parameters}
         arrays = {name: x for name, x in values.items() if name not in self.parameters}
@@ -243,7 +246,7 @@ class PlaygroundTask(mjx.Robot):
         return self.with_model("_mjx_model", model)
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames of the scene."""
+        """Yield frames of the scene, drawn by MuJoCo."""
         from purejaxppo.video import mujoco_scene
 
         poses = [(s.data.qpos, s.data.mocap_pos, s.data.mocap_quat) for s in states]

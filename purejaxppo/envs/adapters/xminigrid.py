@@ -1,8 +1,8 @@
-"""`xminigrid/`: MiniGrid's tasks and XLand's worlds, https://github.com/dunnolab/xland-minigrid.
+"""`xminigrid/`: MiniGrid and XLand tasks, https://github.com/dunnolab/xland-minigrid.
 
-The agent sees the square before it as pairs of ids, of a tile and of its colour. They are names,
-not magnitudes: a `MultiDiscrete`, which networks read as one-hot vectors. The goal's reward depends
-on the time limit, and a memory lasts for one episode, as everywhere.
+The agent observes a square in front of it. Each tile is a pair of ids, of its kind and colour. Ids
+are categories, so the space is a `MultiDiscrete`, which networks read as one-hot vectors. The
+reward at the goal depends on the time limit.
 """
 
 import pickle
@@ -24,15 +24,15 @@ from purejaxppo.envs.options import Option
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
 PARTS = ("direction", "pocket", "rules")
-"""Parts of an observation besides the tiles."""
+"""Optional entries of an observation."""
 XLAND = ("XLand*",)
 
 
 def _odd(name: str, value: Any) -> int:
-    """Return a side of the square around the agent, an odd number.
+    """Return the side length of the agent's view.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the value is not an odd number of at least 3.
     """
     side = whole(value)
     if side is None or side < 3 or side % 2 == 0:
@@ -64,17 +64,17 @@ BENCHMARKS = "https://huggingface.co/datasets/Howuhh/xland_minigrid"
 
 
 def task_names() -> list[str]:
-    """The tasks of this family; XLand's need a file of rulesets."""
+    """Return the task names; XLand tasks need a file of rulesets."""
     import xminigrid
 
     return sorted(xminigrid.registered_environments())
 
 
 def make(name: str, config: EnvConfig) -> "GridTask":
-    """The task called `name`, with `OPTIONS`.
+    """Create the task `name` from `config.options`; see `OPTIONS`.
 
     Raises:
-        ValueError: rulesets that cannot be read.
+        ValueError: the rulesets cannot be read.
     """
     import xminigrid
 
@@ -92,10 +92,10 @@ def make(name: str, config: EnvConfig) -> "GridTask":
 
 
 def _rulesets(name: str, options: dict[str, Any]) -> Any:
-    """The rulesets that the options name, a pytree of arrays [R, ...].
+    """Return the rulesets that the options select, a pytree of arrays [R, ...].
 
     Raises:
-        ValueError: no file is named, it cannot be read, or has no such ruleset.
+        ValueError: the file is not set or cannot be read, or has no such ruleset.
     """
     from xminigrid.benchmarks import load_benchmark_from_path
     from xminigrid.types import RuleSet
@@ -109,38 +109,38 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
     if not Path(path).is_file():
         raise ValueError(f"env.options.benchmark = {path!r}: file not found")
     try:
-        found = load_benchmark_from_path(path)
-        count = found.num_rulesets()
+        benchmark = load_benchmark_from_path(path)
+        count = benchmark.num_rulesets()
     except (OSError, EOFError, LookupError, TypeError, ValueError, pickle.PickleError) as error:
         raise ValueError(
             f"env.options.benchmark = {path!r}: not a file of XLand-MiniGrid rulesets"
         ) from error
-    chosen = slice(None)
+    selected = slice(None)
     if "ruleset" in options:
         number = options["ruleset"]
         if not 0 <= number < count:
             raise ValueError(
                 f"env.options.ruleset = {number}: {path} has the rulesets 0 to {count - 1}"
             )
-        chosen = slice(number, number + 1)
-    arrays = (found.goals, found.rules, found.init_tiles)
-    return RuleSet(*(jnp.asarray(np.asarray(x)[chosen]) for x in arrays))
+        selected = slice(number, number + 1)
+    arrays = (benchmark.goals, benchmark.rules, benchmark.init_tiles)
+    return RuleSet(*(jnp.asarray(np.asarray(x)[selected]) for x in arrays))
 
 
 class GridTask(BaseTask):
-    """One grid world; its state is the simulator's `TimeStep`."""
+    """One grid world; its state is a `TimeStep` of the simulator."""
 
-    cheap_reset = False  # it lays a whole grid
-    success_above = 0.0  # the goal alone pays
+    cheap_reset = False  # a reset builds a whole grid
+    success_above = 0.0  # only the goal gives a reward
 
     def __init__(self, env: Any, params: Any, parts: tuple[str, ...]) -> None:
-        """Adapt an environment, whose observations also hold `parts`."""
+        """Wrap an environment; observations also contain `parts`."""
         from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
         self.env, self.params, self.parts = env, params, parts
         self.max_episode_steps = int(params.max_steps)
         self.action = Discrete(int(env.num_actions(params)))
-        ids = max(NUM_TILES, NUM_COLORS)  # one number for all: one comparison in the encoder
+        ids = max(NUM_TILES, NUM_COLORS)  # one size for all: one comparison in the encoder
         spaces: dict[str, Space] = {"tiles": MultiDiscrete((ids,) * (2 * params.view_size**2))}
         if "direction" in parts:
             spaces["direction"] = Discrete(4)
@@ -151,29 +151,29 @@ class GridTask(BaseTask):
         self.observation: Space = Dict.of(spaces) if parts else spaces["tiles"]
 
     def rules_space(self) -> MultiDiscrete:
-        """The space of the goal and rules of a world that has them."""
+        """Return the space of the goal and rules; XLand only."""
         raise NotImplementedError
 
     def see(self, timestep: Any) -> Obs:
-        """The observation of a `TimeStep`."""
+        """Return the observation of a `TimeStep`."""
         state = timestep.state
-        whole = {
+        arrays = {
             "tiles": timestep.observation,
             "direction": state.agent.direction,
             "pocket": state.agent.pocket,
             "rules": jnp.concatenate([state.goal_encoding, state.rule_encoding.ravel()]),
         }
-        seen = {name: whole[name].astype(jnp.int32) for name in ("tiles", *self.parts)}
-        seen["tiles"] = seen["tiles"].ravel()
-        return seen if self.parts else seen["tiles"]
+        obs = {name: arrays[name].astype(jnp.int32) for name in ("tiles", *self.parts)}
+        obs["tiles"] = obs["tiles"].ravel()
+        return obs if self.parts else obs["tiles"]
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (TimeStep, obs)."""
+        """Start an episode; return (TimeStep, obs)."""
         timestep = self.env.reset(self.params, key)
         return timestep, self.see(timestep)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """One step. The reward at the goal is 1 - 0.9 t / limit, so the limit is a parameter."""
+        """Take a step. The reward at the goal is 1 - 0.9 t / limit, by the limit in `params`."""
         del key
         timestep = self.env.step(self.params, state, action)
         terminated = timestep.discount == 0
@@ -181,7 +181,7 @@ class GridTask(BaseTask):
         return timestep, TaskStep(self.see(timestep), timestep.reward, terminated, truncated)
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Frames by the simulator's own renderer."""
+        """Yield frames drawn by the simulator."""
         from xminigrid.rendering.rgb_render import render
 
         from purejaxppo.video import charts
@@ -196,15 +196,15 @@ class GridTask(BaseTask):
 
 
 class RuledTask(GridTask):
-    """A world of XLand, each episode by one of the rulesets."""
+    """An XLand task; each episode uses one of the rulesets."""
 
     def __init__(self, env: Any, params: Any, parts: tuple[str, ...], rulesets: Any) -> None:
-        """Adapt a world; `rulesets` is a pytree of arrays [R, ...]."""
+        """Wrap an environment; `rulesets` is a pytree of arrays [R, ...]."""
         self.rulesets, self.count = rulesets, len(rulesets.goal)
         super().__init__(env, params, parts)
 
     def rules_space(self) -> MultiDiscrete:
-        """Ids of kinds of goals and rules, of tiles and colours, and coordinates, all together."""
+        """Return one space for all ids (goals, rules, tiles, colours) and coordinates."""
         from xminigrid.core.goals import NUM_GOALS
 
         sizes = (NUM_GOALS, self.params.height, self.params.width)
@@ -212,7 +212,7 @@ class RuledTask(GridTask):
         return MultiDiscrete((max(sizes),) * numbers)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """A key -> (TimeStep, obs): draws a ruleset, then a world."""
+        """Draw a ruleset and start an episode; return (TimeStep, obs)."""
         key, rule_key = jax.random.split(key)
         number = jax.random.randint(rule_key, (), 0, self.count)
         ruleset = jax.tree.map(lambda x: x[number], self.rulesets)

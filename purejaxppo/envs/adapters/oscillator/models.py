@@ -107,7 +107,10 @@ def _hindmarsh_rose(
 def _kuramoto(
     neurons: Neurons, current: jax.Array, coupling: Scalar, pulse: jax.Array | None
 ) -> Neurons:
-    """Compute the Kuramoto equation, theta' = 2 pi f + K mean(sin(theta_j - theta)) - p sin(theta)."""
+    """Compute the Kuramoto equation.
+
+    theta' = 2 pi f + K mean(sin(theta_j - theta)) - pulse sin(theta).
+    """
     (phase,) = neurons
     sin, cos = jnp.sin(phase), jnp.cos(phase)
     pull = coupling * (jnp.mean(sin) * cos - jnp.mean(cos) * sin)
