@@ -231,7 +231,7 @@ def test_evaluation_options_must_keep_the_spaces_of_training(make_config):
         env={"name": "dummy/choices", "options": {"kind": "discrete"}},
         eval={"options": {"kind": "hybrid"}},
     )
-    with pytest.raises(ValueError, match=r"eval\.options: with these the task's action"):
+    with pytest.raises(ValueError, match=r"eval\.options: with these options the task's action"):
         Evaluator(resolve(config), make_parts(config).policy, 2)
 
 

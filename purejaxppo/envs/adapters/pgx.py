@@ -53,8 +53,7 @@ MAX_MOVES = {
     "sparrow_mahjong": 30,
     "tic_tac_toe": 9,
 }
-"""Maximum number of moves of all players by the rules. Backgammon has no maximum; there it is a time
-limit."""
+"""Maximum number of moves of all players by the rules. For backgammon it is a time limit."""
 EXPENSIVE_RESETS = frozenset(
     {"2048", "animal_shogi", "backgammon", "minatar-breakout", "minatar-freeway", "tic_tac_toe"}
 )
