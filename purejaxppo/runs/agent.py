@@ -201,21 +201,21 @@ class Acting:
 
 
 def act_function(
-    config: Config, policy: Policy, deterministic: bool | None, *, apart: bool = False
+    config: Config, policy: Policy, deterministic: bool | None, *, grouped: bool = False
 ) -> AgentAct:
     """Return the policy's function for actions.
 
     Args:
-        config: selects `eval.stochastic`, if `deterministic` is None.
+        config: its `eval.stochastic` is used if `deterministic` is None.
         policy: of the agent.
         deterministic: True for the distribution's mode, False for samples.
-        apart: if True, the function takes one key per group of rows instead of one key.
+        grouped: if True, the function takes one key per group of rows instead of one key.
     """
     if deterministic is None:
         deterministic = not config.eval.stochastic
     if deterministic:
         return policy.act_deterministically
-    return policy.act_in_groups if apart else policy.act
+    return policy.act_in_groups if grouped else policy.act
 
 
 def abstract_agents(config: Config, size: int) -> AgentState:

@@ -122,8 +122,8 @@ def call(callbacks: Sequence[Callback], event: str, context: CallbackContext) ->
         try:
             returned = getattr(callback, event, nothing)(context)
         except Exception as error:
-            where = references.described(error)
-            raise CallbackError(f"{_name(callback)}.{event}: {where}") from error
+            reason = references.described(error)
+            raise CallbackError(f"{_name(callback)}.{event}: {reason}") from error
         for name, values in _metrics(callback, event, returned).items():
             exists = name in added[0] or any(name in row for row in context.rows)
             if "/" not in name or exists:

@@ -164,9 +164,9 @@ class Checkpoints:
         self._plain = self._closing.enter_context(_plain_path(self._folder))
         # If Orbax cannot create a folder in the background, its threads wait for five minutes and
         # keep the process alive.
-        now = ocp.AsyncOptions(create_directories_asynchronously=False)
+        options = ocp.AsyncOptions(create_directories_asynchronously=False)
         self._checkpointer = ocp.AsyncCheckpointer(
-            ocp.CompositeCheckpointHandler(), async_options=now
+            ocp.CompositeCheckpointHandler(), async_options=options
         )
 
     def _newest_intact(self) -> int:
@@ -422,14 +422,14 @@ def _with_more_starts(
 
     Their `turn` is missing if all starts were drawn for every rollout.
     """
-    more = {}
+    updated = {}
     for name, shape in shapes.items():
         if name.endswith(".turn") and name not in arrays:
-            more[name] = np.zeros(shape, np.int32)
+            updated[name] = np.zeros(shape, np.int32)
         elif ".fresh." in name and name in arrays and arrays[name].ndim == len(shape):
             times = [n // max(m, 1) for n, m in zip(shape, arrays[name].shape, strict=True)]
-            more[name] = np.tile(arrays[name], times)
-    return {**arrays, **more}
+            updated[name] = np.tile(arrays[name], times)
+    return {**arrays, **updated}
 
 
 def _place(array: np.ndarray, like: jax.Array) -> jax.Array:

@@ -62,8 +62,8 @@ def of_undiverged(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.
         `MOST_DIVERGED` of them diverged. Slots that never had an agent are not episodes.
     """
     diverged = np.isnan(returns)
-    among = diverged[has_agent(returns, cut)]
-    if among.all() or among.mean() > MOST_DIVERGED:
+    diverged_episodes = diverged[has_agent(returns, cut)]
+    if diverged_episodes.all() or diverged_episodes.mean() > MOST_DIVERGED:
         return np.full(1, np.nan)
     return values[~diverged]
 
@@ -107,7 +107,7 @@ def add_step(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
 
 def run_episodes(
     env: Env,
-    begun: tuple[EnvState, Obs],
+    reset_result: tuple[EnvState, Obs],
     act: Act,
     initial_carry: InitialCarry,
     keys: Key,
@@ -120,7 +120,7 @@ def run_episodes(
     Args:
         env: a `VmapEnv` of G groups of rows, or a host simulator. Its time limit, if any, bounds
             the loop.
-        begun: (state, obs [N, ...]), the result of `reset`.
+        reset_result: (state, obs [N, ...]), the result of `reset`.
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
         keys: key of each group, [G], consumed.
@@ -143,7 +143,7 @@ def run_episodes(
         first = jax.tree.map(partial(jnp.where, counted), add_step(now.first, row), now.first)
         return Running(now.time + 1, loop, first)
 
-    begin = begin_episodes(env, begun, initial_carry)
+    begin = begin_episodes(env, reset_result, initial_carry)
     start = Running(jnp.zeros((), jnp.int32), begin, no_episodes_yet(env.spec.num_envs))
     end = jax.lax.while_loop(running, repeat_step(env.spec, one_step), start).first
     cut = ~end.finished

@@ -125,9 +125,9 @@ def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
     count = num_cut(returns, cut)
     if not count:
         return ""
-    among = _episodes(int(has_agent(returns, cut).sum()))
+    total = _episodes(int(has_agent(returns, cut).sum()))
     return (
-        f"eval.max_steps = {max_steps}: {count} of {among} were cut after this number of steps. "
+        f"eval.max_steps = {max_steps}: {count} of {total} were cut after this number of steps. "
         f"The mean return includes their returns so far. Increase eval.max_steps to play them to "
         f"their end."
     )
@@ -140,12 +140,12 @@ def evaluation_env(config: Config) -> EnvConfig:
 
 def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
     """Raise ValueError if a policy does not fit the spaces of its evaluation environment."""
-    for what in ("observation", "action"):
-        here, learned = getattr(spec, what), getattr(policy, what)
-        if here != learned:
+    for name in ("observation", "action"):
+        evaluated, trained = getattr(spec, name), getattr(policy, name)
+        if evaluated != trained:
             raise ValueError(
-                f"eval.options: with these options the task's {what} space is {here}, but the "
-                f"policy's is {learned}. Evaluations need the same spaces as training."
+                f"eval.options: with these options the task's {name} space is {evaluated}, but the "
+                f"policy's is {trained}. Evaluations need the same spaces as training."
             )
 
 
@@ -196,7 +196,7 @@ class Evaluator:
         self.count = -(-episodes // size)  # over all shards, without the surplus
         self.turns = -(-self.count // (self.per_turn * self.shards.num_shards))
         self.per_shard = self.turns * self.per_turn
-        self.act = act_function(config, policy, deterministic, apart=True)
+        self.act = act_function(config, policy, deterministic, grouped=True)
         self.initial_carry = policy.network.initial_carry
         self.mapped = self.shards.map(
             self._shard, (None, None, None, 0), 0, ((0, 0, None, None), 0)
@@ -211,9 +211,9 @@ class Evaluator:
             first = processes.index() * local
             host = registry.make(config, local, seed=seed, first=first, evaluation=True)
             return cast("HostEnv | MultiAgentEnv", host)
-        one = registry.make(config, 1, evaluation=True)
-        count = -(-self.episodes // one.spec.num_agents)
-        return VmapEnv(one, -(-count // shards))
+        single = registry.make(config, 1, evaluation=True)
+        count = -(-self.episodes // single.spec.num_agents)
+        return VmapEnv(single, -(-count // shards))
 
     def close(self) -> None:
         """Close host simulators."""
@@ -235,13 +235,13 @@ class Evaluator:
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
         env_keys, act_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
         if isinstance(self.env, VmapEnv):
-            begun = self.env.reset(env_keys)
+            reset_result = self.env.reset(env_keys)
         else:
             seed = jax.random.bits(jax.random.fold_in(key, 0), dtype=np.uint32) >> 1
-            begun = self.env.begin(seed + numbers.astype(np.uint32))
+            reset_result = self.env.begin(seed + numbers.astype(np.uint32))
         outcome = run_episodes(
             self.env,
-            begun,
+            reset_result,
             lambda *args: self.act(agent, *args),
             self.initial_carry,
             act_keys,
@@ -315,8 +315,8 @@ def evaluate(
         return _evaluate(agent, setup, episodes, seed, deterministic)
     except lapack.TooFewThreadsError as error:
         log.warning("%s", error)
-        one = replace(setup, devices=setup.devices[:1])
-        return _evaluate(agent, one, episodes, seed, deterministic)
+        on_one_device = replace(setup, devices=setup.devices[:1])
+        return _evaluate(agent, on_one_device, episodes, seed, deterministic)
 
 
 def _evaluate(

@@ -173,24 +173,26 @@ def imports_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
             change = changed.get(str(file))
             instead = f", not from {change.original}: {_reason(change)}" if change else ""
             lines.append(f"{folder} runs code from {file}{instead}")
-        evaluated = replace(config.env, options={**config.env.options, **config.eval.options})
-        started = [registry.external_code(config.env), registry.external_code(evaluated)]
-        modules = imported_modules(config) + [module for one in started for module in one.modules]
-        programs = [program for one in started for program in one.programs]
-        lines += [f"{folder} runs code from the module {_with_place(module)}" for module in modules]
+        eval_env = replace(config.env, options={**config.env.options, **config.eval.options})
+        external = [registry.external_code(config.env), registry.external_code(eval_env)]
+        modules = imported_modules(config) + [
+            module for code in external for module in code.modules
+        ]
+        programs = [program for code in external for program in code.programs]
+        lines += [f"{folder} runs code from the module {_with_path(module)}" for module in modules]
         lines += [f"{folder} runs the program {program}" for program in programs]
     return list(dict.fromkeys(map(_printable, lines)))
 
 
-def _with_place(module: str) -> str:
+def _with_path(module: str) -> str:
     """Return a module's name with the path of its package, without importing it."""
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         spec = None
-    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
-    place = next(filter(None, places), "")
-    return f"{module} ({place})" if place else module
+    paths = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+    path = next(filter(None, paths), "")
+    return f"{module} ({path})" if path else module
 
 
 def _printable(line: str) -> str:

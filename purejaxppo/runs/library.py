@@ -111,9 +111,9 @@ def train(
     name = "" if isinstance(config, Config) else str(config or "")
     full = config if isinstance(config, Config) else load_config(name) if name else Config()
     full = with_env(full, env).replace(**changes)
-    more = callbacks if is_list(callbacks) else [callbacks]
-    if more:
-        full = full.replace(callbacks=(*full.callbacks, *more))
+    new_callbacks = callbacks if is_list(callbacks) else [callbacks]
+    if new_callbacks:
+        full = full.replace(callbacks=(*full.callbacks, *new_callbacks))
     folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
     code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts)
     if code == 128 + signal.SIGINT:
@@ -148,7 +148,7 @@ def object_fields(config: Config) -> dict[str, Any]:
         name: value
         for name, value in flatten(config).items()
         if any(
-            isinstance(one, CodeRef) and one.object is not None
-            for one in (value if isinstance(value, tuple) else (value,))
+            isinstance(item, CodeRef) and item.object is not None
+            for item in (value if isinstance(value, tuple) else (value,))
         )
     }

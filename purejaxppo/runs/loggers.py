@@ -111,15 +111,15 @@ class WandbLogger:
         """
         import wandb
 
-        kept = run_dir / "wandb_id"
-        if not kept.is_file():
-            kept.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+        id_file = run_dir / "wandb_id"
+        if not id_file.is_file():
+            id_file.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
         try:
             self._run = wandb.init(
                 project=project,
                 dir=str(run_dir),
                 name=run_dir.name,
-                id=kept.read_text(encoding="utf-8"),
+                id=id_file.read_text(encoding="utf-8"),
                 config=config,
                 resume="allow",
             )

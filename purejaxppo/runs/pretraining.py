@@ -59,11 +59,11 @@ def load_teacher(config: Config, student: Policy) -> Agent:
         )
     actor = teacher.policy
     for name in ("observation", "action"):
-        theirs, ours = getattr(actor, name), getattr(student, name)
-        if theirs != ours:
+        teacher_space, student_space = getattr(actor, name), getattr(student, name)
+        if teacher_space != student_space:
             raise ValueError(
-                f"pretrain.teacher = {folder}: the teacher's {name} space is {theirs}, but the "
-                f"student's is {ours}. They must be equal."
+                f"pretrain.teacher = {folder}: the teacher's {name} space is {teacher_space}, but "
+                f"the student's is {student_space}. They must be equal."
             )
     return teacher
 

@@ -165,9 +165,9 @@ def make_train(
     return closable
 
 
-def split(updates: np.ndarray, most: int) -> np.ndarray:
-    """Divide the updates [P] of each point into C chunks of at most `most`, [P, C]."""
-    count = -(-int(updates.max()) // most)
+def split(updates: np.ndarray, max_updates: int) -> np.ndarray:
+    """Divide the updates [P] of each point into C chunks of at most `max_updates`, [P, C]."""
+    count = -(-int(updates.max()) // max_updates)
     ends = updates.astype(np.int64)[:, None] * np.arange(count + 1) // count
     return np.diff(ends).astype(np.int32)
 

@@ -52,8 +52,8 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     task, states, rewards, agents = _record(agent, seed=seed, deterministic=not stochastic)
     video.record(task, states, path, title=str(config.env.name), rewards=rewards)
     of_all = f" (sum over {agents} agents)" if agents > 1 else ""
-    place = short_path(Path(path))
-    return f"video: {place}, {len(rewards)} steps, return {format_number(rewards.sum())}{of_all}"
+    short = short_path(Path(path))
+    return f"video: {short}, {len(rewards)} steps, return {format_number(rewards.sum())}{of_all}"
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):

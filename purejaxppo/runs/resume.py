@@ -33,10 +33,10 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     before, after = flatten(old), flatten(config)
     if structural:
         key = structural[0]
-        more = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
+        others = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
         raise ValueError(
             f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
-            f"{more}. Use another --run_dir, or --clobber to delete this run and start from "
+            f"{others}. Use another --run_dir, or --clobber to delete this run and start from "
             f"scratch."
         )
     check_objects(config, run_dir)
@@ -123,12 +123,12 @@ def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bo
     moved = [f"env.curriculum's {name}" for name in new.env.curriculum] * (before != after)
     for name, (kind, warmup) in scheduled.items():
         value = getattr(ppo, name) * (name != "intrinsic_coef" or new.intrinsic.kind != "none")
-        here, there = (
+        old_value, new_value = (
             value * float(schedules.factor(kind, done, warmup, 1 / config.num_updates))
             for done, config in ((before, old), (after, new))
         )
-        if here != there:
-            moved.append(f"ppo.{name} from {here:.3g} to {there:.3g}")
+        if old_value != new_value:
+            moved.append(f"ppo.{name} from {old_value:.3g} to {new_value:.3g}")
     if not moved:
         return ""
     return (

@@ -97,17 +97,17 @@ def eval_row(
         cut: bool [episodes]; see `Outcome`.
         success_above: see `EnvSpec`. An episode that diverged is not a success.
     """
-    whole = of_undiverged(returns, returns, cut)
+    undiverged = of_undiverged(returns, returns, cut)
     success = {}
     if success_above is not None:
         success[SUCCESS] = success_rate(returns, cut, success_above)
     return success | {
         "eval/diverged": int(np.isnan(returns[has_agent(returns, cut)]).sum()),
         "eval/cut": num_cut(returns, cut),
-        "eval/return_mean": float(whole.mean()),
-        "eval/return_std": float(whole.std()),
-        "eval/return_min": float(whole.min()),
-        "eval/return_max": float(whole.max()),
+        "eval/return_mean": float(undiverged.mean()),
+        "eval/return_std": float(undiverged.std()),
+        "eval/return_min": float(undiverged.min()),
+        "eval/return_max": float(undiverged.max()),
         "eval/length_mean": float(of_undiverged(lengths, returns, cut).mean()),
     }
 

@@ -326,8 +326,8 @@ def conclude(run: Training, seconds: float) -> int:
             f"total_timesteps to continue it."
         )
     if text := best_evaluation(p):
-        where = " (mean over the agents)" if many else f" at {p.member_best_steps[0]:,} steps"
-        console.print_line(f"{text}{where}")
+        suffix = " (mean over the agents)" if many else f" at {p.member_best_steps[0]:,} steps"
+        console.print_line(f"{text}{suffix}")
     folder = short_path(run.run_dir)
     curve = folder / "learning_curve.png"
     console.print_line(

@@ -75,32 +75,34 @@ class Match:
         """
         games = self.env.count
         env_keys, keys = jax.random.split(key, (2, games))
-        begun = self.env.reset(env_keys)
-        first = begun[1]["obs"]["turn"] == 1
+        reset_result = self.env.reset(env_keys)
+        first = reset_result[1]["obs"]["turn"] == 1
         # Rows are the seats 0 and 1 of a game, of the next game, and so on.
         even = jnp.arange(2 * games) // 2 % 2 == 0
-        own = jnp.where(even, first, ~first)
+        is_first_player = jnp.where(even, first, ~first)
 
         def act(keys: Key, carry: Carry, obs: Obs, start: Array) -> PolicyStep:
-            by = jax.vmap(jax.random.split, out_axes=1)(keys)
+            player_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
             steps = [
-                self._moves(agent, moves_at_random, *now, obs, start)
-                for agent, moves_at_random, *now in zip(players, random, by, carry, strict=True)
+                self._moves(agent, moves_at_random, *key_and_carry, obs, start)
+                for agent, moves_at_random, *key_and_carry in zip(
+                    players, random, player_keys, carry, strict=True
+                )
             ]
-            mine, other = (step.env_action for step in steps)
-            chosen = jnp.where(own, mine, other)
+            first_action, second_action = (step.env_action for step in steps)
+            chosen = jnp.where(is_first_player, first_action, second_action)
             return steps[0]._replace(carry=tuple(s.carry for s in steps), env_action=chosen)
 
         def initial_carry(batch: tuple[int, ...]) -> Carry:
             return (self.policy.network.initial_carry(batch),) * 2
 
-        returns = run_episodes(self.env, begun, act, initial_carry, keys).returns
-        return jnp.sum(jnp.where(own, (jnp.sign(returns) + 1) / 2, 0.0))
+        returns = run_episodes(self.env, reset_result, act, initial_carry, keys).returns
+        return jnp.sum(jnp.where(is_first_player, (jnp.sign(returns) + 1) / 2, 0.0))
 
-    def _moves(self, agent: AgentState, random: Array, keys: Key, *now: Any) -> PolicyStep:
+    def _moves(self, agent: AgentState, random: Array, keys: Key, *inputs: Any) -> PolicyStep:
         """Choose the moves of one player for all rows."""
-        step = self.policy.act_in_groups(agent, keys, *now)
-        allowed = now[1][MASK].reshape(len(keys), 2, -1) > 0
+        step = self.policy.act_in_groups(agent, keys, *inputs)
+        allowed = inputs[1][MASK].reshape(len(keys), 2, -1) > 0
         drawn = jax.vmap(jax.random.categorical)(keys, jnp.where(allowed, 0.0, -jnp.inf))
         return step._replace(env_action=jnp.where(random, drawn.ravel(), step.env_action))
 
@@ -185,6 +187,6 @@ def _notes(ratings: elo.Ratings, num_checkpoints: int, run: str | Path) -> Itera
     if not ratings.bounded:
         yield "One draw was added to each pair, because a player won all its games."
     if num_checkpoints < 3:
-        more = "a smaller --checkpoint.interval and --checkpoint.keep 20"
-        yield f"The run has {num_checkpoints} checkpoints. Train with {more} for more."
+        flags = "a smaller --checkpoint.interval and --checkpoint.keep 20"
+        yield f"The run has {num_checkpoints} checkpoints. Train with {flags} for more."
     yield f"written: {run}/elo.csv, {run}/elo.png"
