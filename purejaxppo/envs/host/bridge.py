@@ -282,6 +282,8 @@ class HostEnv(Env):
         return self._calls[num_envs]
 
     def _make_calls(self, num_envs: int) -> Calls:
+        """Create the calls of `num_envs` environments, with vmap rules that use a larger pool."""
+
         @jax.custom_batching.custom_vmap
         def reset(key: Key) -> tuple[Token, Obs]:
             return self.pool(num_envs).reset(key)

@@ -215,6 +215,7 @@ class GodotGames:
             return parse(self.layout, replies, self._skipped)
 
     def _parse_one(self, index: int, reply: Message) -> EnvStep:
+        """Parse one game's reply; errors name the game."""
         engine = self._games[index].engine
         try:
             return parse(self.layout, [reply])

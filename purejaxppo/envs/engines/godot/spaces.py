@@ -61,6 +61,7 @@ class Part:
             ) from None
 
     def _array(self, values: list[Any]) -> np.ndarray:
+        """Convert values to an array [N, ...]."""
         if self.is_image:
             return np.stack([self._image(value) for value in values])
         if isinstance(self.space, Discrete):
@@ -94,6 +95,7 @@ class Part:
         return pixels.reshape(height, width, sent)[:, :, :channels]
 
     def _error(self, agent: int, value: Any, error: Exception) -> WireError:
+        """Return the error for a value that is not in the space."""
         source = f"{self.name!r} of agent {agent}"
         if self.is_image and not isinstance(value, str):
             return WireError(
@@ -257,6 +259,7 @@ def _unpad(value: Any, space: Box | Discrete) -> Any:
 
 
 def _make_team(agents: tuple[GodotAgent, ...]) -> Team:
+    """Return the agents with spaces padded to common ones."""
     split = [split_mask(agent.observation) for agent in agents]
     try:
         return Team(

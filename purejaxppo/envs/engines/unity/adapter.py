@@ -109,7 +109,7 @@ def make(
         layout, started = read_agents(
             (launch, tuple(sorted(slots.items())), stamp),
             lambda: UnityGame(launch, _seed_after(seed, 0)),
-            lambda player: read_layout(player, slots),
+            lambda game: read_layout(game, slots),
             editor=launch.is_editor,
             keep=not first,
         )
@@ -235,7 +235,7 @@ class UnityEnv(GameEnv):
     @property
     def games(self) -> list[UnityGame]:
         """Return the games that were started."""
-        return [player for n in self._pools for player in self._games_of(n).envs.games]
+        return [game for n in self._pools for game in self._games_of(n).envs.games]
 
     def close(self) -> None:
         """End the games. Programs compiled with them must not run again."""

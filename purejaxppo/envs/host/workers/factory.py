@@ -290,6 +290,7 @@ def _check_wrapper(wrapper_class: type, field: str) -> None:
 
 
 def _wrapped(name: str, env: Gymnasium) -> Gymnasium:
+    """Apply the wrapper `name` to an environment."""
     wrapper = _wrapper(name)
     if inspect.isclass(wrapper):
         _check_wrapper(wrapper, "env.options.wrappers")

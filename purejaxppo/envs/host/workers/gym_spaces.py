@@ -65,6 +65,7 @@ def action_space(space: Any) -> Space:
 
 
 def _plain_space(space: Any, role: str) -> Space:
+    """Convert a space that is neither a Dict nor a Tuple."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box):

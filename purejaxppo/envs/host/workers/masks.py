@@ -80,6 +80,7 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], label: str, wh
 
 
 def _mask(value: Any, space: Space, label: str) -> Any:
+    """Convert a mask to uint8, or to a dict of masks for a composite space."""
     if isinstance(space, Dict):
         parts = [(name, part) for name, part in space.spaces if mask_space(part) is not None]
         return {name: _mask(_part(value, name, label), part, label) for name, part in parts}
