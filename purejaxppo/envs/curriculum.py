@@ -115,8 +115,8 @@ class CurriculumEnv(Env):
         self, key: Key, state: CurriculumState, action: EnvAction
     ) -> tuple[CurriculumState, EnvStep]:
         """Step all environments with actions [N, ...]; see `Env`."""
-        after, out = self.build(state.values).step(key, state.env, action)
-        return state._replace(env=after), out
+        next_state, out = self.build(state.values).step(key, state.env, action)
+        return state._replace(env=next_state), out
 
     def begin_rollout(self, state: CurriculumState, key: Key, progress: Scalar) -> CurriculumState:
         """Set the parameters at `progress`, and draw starts with them."""

@@ -57,7 +57,7 @@ def check(task: BaseTask, where: str) -> None:
     check_obs(obs, task.observation, f"{where}: reset")
     action = jax.tree.map(example, task.action)  # a tuple of spaces for several agents
     step = f"{where}: step"
-    after, out = pair(
+    next_state, out = pair(
         tracing.check(task.step, step, "(key, state, action)", key, state, action), step
     )
     agents = task.agents
@@ -82,7 +82,7 @@ def check(task: BaseTask, where: str) -> None:
         check_obs(
             tracing.check(task.global_state, method, "(state)", state), task.state_space, method
         )
-    reset_shapes, step_shapes = tracing.shapes_of(state), tracing.shapes_of(after)
+    reset_shapes, step_shapes = tracing.shapes_of(state), tracing.shapes_of(next_state)
     if reset_shapes != step_shapes:
         raise ValueError(
             f"{step} returns a state {step_shapes}, but reset returns {reset_shapes}. Both must be "

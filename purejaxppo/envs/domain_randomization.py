@@ -58,12 +58,12 @@ class Randomized(ReturnPreservingWrapper):
             for (name, x), key in zip(self.spread.items(), keys, strict=True)
         }
 
-    def with_factors(self, drawn: Mapping[str, Any]) -> BaseTask:
+    def with_factors(self, draws: Mapping[str, Any]) -> BaseTask:
         """Return the task with its parameters multiplied by the drawn factors."""
-        factors = {name: x for name, x in drawn.items() if name in self.spread}
+        factors = {name: x for name, x in draws.items() if name in self.spread}
         nominal = self.task.parameters
         values = {name: self.values.get(name, nominal[name]) * x for name, x in factors.items()}
-        return self.task.adjusted({**self.values, **drawn, **values})
+        return self.task.adjusted({**self.values, **draws, **values})
 
     def unwrap(self, state: EnvState) -> EnvState:
         """Return the innermost task's state, without the draws."""
@@ -71,17 +71,17 @@ class Randomized(ReturnPreservingWrapper):
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Draw parameters and reset; return ((draws, state), obs)."""
-        drawn = self.factors(streams.stream(key, streams.VARIATION))
+        draws = self.factors(streams.stream(key, streams.VARIATION))
         if self.task.draw_parameters is not None:
-            drawn |= self.task.draw_parameters(streams.stream(key, streams.CUSTOM_VARIATION))
-        state, obs = self.with_factors(drawn).reset(key)
-        return (drawn, state), obs
+            draws |= self.task.draw_parameters(streams.stream(key, streams.CUSTOM_VARIATION))
+        state, obs = self.with_factors(draws).reset(key)
+        return (draws, state), obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Step the task with the parameters of the episode."""
-        drawn, state = state
-        state, out = self.with_factors(drawn).step(key, state, action)
-        return (drawn, state), out
+        draws, state = state
+        state, out = self.with_factors(draws).step(key, state, action)
+        return (draws, state), out
 
 
 def vary(task: BaseTask, spread: Mapping[str, float], values: ParameterValues) -> BaseTask:
@@ -103,15 +103,15 @@ def check(task: BaseTask, config: EnvConfig) -> None:
     Raises:
         ValueError: an unknown parameter, a task without parameters, or an invalid spread.
     """
-    known = task.parameters
+    parameters = task.parameters
     for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
         for name in names:
-            if not known:
+            if not parameters:
                 raise ValueError(f"env.{field}: {config.name} has no parameters to vary")
-            if name not in known:
+            if name not in parameters:
                 raise ValueError(
                     f"env.{field}.{name}: {config.name} has no such parameter. It has "
-                    f"{', '.join(known)}."
+                    f"{', '.join(parameters)}."
                 )
     check_spread(config)
 

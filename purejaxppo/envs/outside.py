@@ -127,7 +127,7 @@ def _agent_rows(team: Team, obs: Any) -> PolicyRows:
             f"observations: the agents are unknown or missing. Pass a dict by agent, with "
             f"{', '.join(team.agents)}, or rows: a dict with {', '.join(_names(team))}."
         )
-    seen = [example(space) for space in team.observations]
+    observations = [example(space) for space in team.observations]
     masks: list[Any] = [None] * team.size
     for key, i in places.items():
         form = team.native[i].observation
@@ -137,10 +137,10 @@ def _agent_rows(team: Team, obs: Any) -> PolicyRows:
             raise ValueError(f"agent {key}: {error}") from None
         if not single:
             raise ValueError(f"agent {key}: got a batch. Pass one observation for each agent.")
-        seen[i], mask = split_mask_off(_row(encoded, 0), space_of(form))
+        observations[i], mask = split_mask_off(_row(encoded, 0), space_of(form))
         masks[i] = jax.tree.map(lambda x: never_empty(x, np), mask)
     agents = np.arange(team.size, dtype=np.int32)
-    rows: dict[str, Any] = {"agent": agents, "obs": team.join(seen, np)}
+    rows: dict[str, Any] = {"agent": agents, "obs": team.join(observations, np)}
     if team.mask is not None:
         rows[MASK] = team.join_masks(masks, np)
     present = np.isin(agents, list(places.values()))

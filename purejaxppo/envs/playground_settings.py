@@ -76,42 +76,42 @@ def translated(task: str, brax: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a parameter is not supported.
     """
-    known = _TrackedDict({**OTHERS, **brax})
-    repeats, episode_length = known["action_repeat"], known["episode_length"]
-    steps = known["num_timesteps"] // repeats
-    unrolls = known["batch_size"] * known["num_minibatches"]
+    params = _TrackedDict({**OTHERS, **brax})
+    repeats, episode_length = params["action_repeat"], params["episode_length"]
+    steps = params["num_timesteps"] // repeats
+    unrolls = params["batch_size"] * params["num_minibatches"]
     sections = {
         "env": {
             "name": f"playground/{task}",
-            "num_envs": known["num_envs"],
+            "num_envs": params["num_envs"],
             "options": {"action_repeat": repeats, "episode_length": episode_length},
         },
-        "network": network(task, {**NETWORK, **known["network_factory"]}),
+        "network": network(task, {**NETWORK, **params["network_factory"]}),
         "ppo": {
-            "learning_rate": known["learning_rate"],
+            "learning_rate": params["learning_rate"],
             "learning_rate_schedule": "constant",
             "adam_eps": 1e-8,
-            "max_grad_norm": known["max_grad_norm"],
-            "gamma": known["discounting"],
+            "max_grad_norm": params["max_grad_norm"],
+            "gamma": params["discounting"],
             "gae_lambda": 0.95,
-            "clip_eps": known["clipping_epsilon"],
+            "clip_eps": params["clipping_epsilon"],
             "vf_coef": 0.5,
-            "ent_coef": known["entropy_cost"],
+            "ent_coef": params["entropy_cost"],
             "recompute_advantages": True,
-            "rollout_length": known["unroll_length"] * unrolls // known["num_envs"],
-            "num_minibatches": known["num_minibatches"],
-            "num_epochs": known["num_updates_per_batch"],
-            "normalize_obs": known["normalize_observations"],
-            "reward_scale": known["reward_scaling"],
+            "rollout_length": params["unroll_length"] * unrolls // params["num_envs"],
+            "num_minibatches": params["num_minibatches"],
+            "num_epochs": params["num_updates_per_batch"],
+            "normalize_obs": params["normalize_observations"],
+            "reward_scale": params["reward_scaling"],
         },
         "eval": {
-            "num_episodes": known["num_eval_envs"],
-            "interval": -(-steps // max(known["num_evals"] - 1, 1)),
+            "num_episodes": params["num_eval_envs"],
+            "interval": -(-steps // max(params["num_evals"] - 1, 1)),
             "stochastic": True,
         },
         "total_timesteps": steps,
     }
-    known.check_all_read(task)
+    params.check_all_read(task)
     return sections
 
 
@@ -121,12 +121,12 @@ def network(task: str, factory: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a parameter is not supported.
     """
-    known = _TrackedDict(factory)
-    keys = [known["policy_obs_key"]], [known["value_obs_key"]]
+    params = _TrackedDict(factory)
+    keys = [params["policy_obs_key"]], [params["value_obs_key"]]
     has_parts = keys[0] != keys[1] or task in STATE_ONLY
     section = {
-        "hidden": list(known["policy_hidden_layer_sizes"]),
-        "critic_hidden": list(known["value_hidden_layer_sizes"]),
+        "hidden": list(params["policy_hidden_layer_sizes"]),
+        "critic_hidden": list(params["value_hidden_layer_sizes"]),
         "activation": "swish",
         "actor_keys": keys[0] if has_parts else [],
         "critic_keys": keys[1] if has_parts else [],
@@ -136,7 +136,7 @@ def network(task: str, factory: Mapping[str, Any]) -> dict[str, Any]:
         "init_std": 0.694,
         "min_std": 0.001,
     }
-    known.check_all_read(task)
+    params.check_all_read(task)
     return section
 
 

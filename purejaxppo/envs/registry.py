@@ -135,9 +135,9 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
         raise ValueError(
             f"env.name: unknown task {config.name!r}. {_suggest(str(config.name), family_name)}"
         )
-    known = family.backends
-    if config.backend and config.backend not in known:
-        text = f"has the back ends {', '.join(known)}" if known else "has no back ends"
+    backends = family.backends
+    if config.backend and config.backend not in backends:
+        text = f"has the back ends {', '.join(backends)}" if backends else "has no back ends"
         raise ValueError(f"env.backend = {config.backend!r}: {family_name} {text}")
     return family, name
 
@@ -207,16 +207,16 @@ def _wrap(
 
 def _suggest(name: str, *names: str) -> str:
     """Return a hint with the known names that are nearest to `name`."""
-    known: list[str] = []
+    full_names: list[str] = []
     for family in names or families.declared():
         try:
-            known += task_names(family)
+            full_names += task_names(family)
         except ValueError:
             continue
-    by_task = {full.partition("/")[2].lower(): full for full in known}
-    by_task |= {full.lower(): full for full in known}
-    for wanted in (name.lower(), name.lower().rpartition("/")[2]):
-        close = difflib.get_close_matches(wanted, by_task, 3, 0.5)
+    by_task = {full.partition("/")[2].lower(): full for full in full_names}
+    by_task |= {full.lower(): full for full in full_names}
+    for query in (name.lower(), name.lower().rpartition("/")[2]):
+        close = difflib.get_close_matches(query, by_task, 3, 0.5)
         if close:
             best = list(dict.fromkeys(by_task[c] for c in close))
             return f"Did you mean {' or '.join(repr(b) for b in best)}?"

@@ -124,7 +124,7 @@ class JointTask(ReturnPreservingWrapper):
     def reset(self, key: Key) -> tuple[State, Obs]:
         """Start an episode; return (state, joint observation)."""
         task, obs = self.task.reset(key)
-        state = self.State(task, jnp.ones(self.team.size, bool), self._seen(obs))
+        state = self.State(task, jnp.ones(self.team.size, bool), self._observations(obs))
         zeros = jnp.zeros(self.team.size)
         return state, self._observation(state, zeros, zeros.astype(jnp.uint8))
 
@@ -139,7 +139,7 @@ class JointTask(ReturnPreservingWrapper):
         end = jnp.where(terminated, TERMINATED, jnp.where(out.truncated, TRUNCATED, ALIVE))
         end = jnp.where(state.alive, end, ALIVE).astype(jnp.uint8)
         reward = jnp.where(state.alive, jnp.asarray(out.reward, jnp.float32), 0.0)
-        seen = select(state.alive, self._seen(out.obs), state.seen)
+        seen = select(state.alive, self._observations(out.obs), state.seen)
         state = self.State(task, state.alive & (end == ALIVE), seen)
         over = ~jnp.any(state.alive)
         return state, TaskStep(
@@ -149,16 +149,16 @@ class JointTask(ReturnPreservingWrapper):
             jnp.asarray(out.truncated, bool),
         )
 
-    def _seen(self, obs: tuple[Obs, ...]) -> dict[str, Any]:
+    def _observations(self, obs: tuple[Obs, ...]) -> dict[str, Any]:
         """Return the observations [A, ...] and masks of the agents."""
         split = [
             split_mask_off(agent_obs, space)
             for agent_obs, space in zip(obs, self.task.observation, strict=True)
         ]
-        seen = {"obs": self.team.join([agent_obs for agent_obs, _ in split], jnp)}
+        arrays = {"obs": self.team.join([agent_obs for agent_obs, _ in split], jnp)}
         if self.team.mask is not None:
-            seen[MASK] = self.team.join_masks([mask for _, mask in split], jnp)
-        return seen
+            arrays[MASK] = self.team.join_masks([mask for _, mask in split], jnp)
+        return arrays
 
     def _observation(self, state: State, reward: jax.Array, end: jax.Array) -> dict[str, Any]:
         """Return the joint observation, in the space `Team.joint_observation`."""
@@ -256,13 +256,13 @@ class MultiAgentEnv(Env):
 
     def reset(self, key: Key) -> tuple[MultiAgentState, Obs]:
         """Start an episode in every environment; return (state, obs [N, ...])."""
-        return self._begun(*self.worlds.reset(key))
+        return self._initial(*self.worlds.reset(key))
 
     def begin(self, seeds: Any) -> tuple[MultiAgentState, Any]:
         """Start an episode of each host simulator from its seed; see `HostEnv.begin`."""
-        return self._begun(*cast("HostEnv", self.worlds).begin(seeds))
+        return self._initial(*cast("HostEnv", self.worlds).begin(seeds))
 
-    def _begun(self, worlds: Any, obs: Any) -> tuple[MultiAgentState, Any]:
+    def _initial(self, worlds: Any, obs: Any) -> tuple[MultiAgentState, Any]:
         """Return the state before the first step, and the observations of the rows."""
         return MultiAgentState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
 

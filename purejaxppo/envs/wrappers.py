@@ -183,9 +183,9 @@ class ActionRepeat(WithoutSlide):
         def repeat(carry: Any, key: Key) -> tuple[Any, None]:
             state, out = carry
             # A copy: some simulators write into the dicts of their argument.
-            after, now = self.task.step(key, jax.tree.map(lambda x: x, state), action)
-            now = now._replace(reward=out.reward + now.reward)
-            return select(out.terminated | out.truncated, carry, (after, now)), None
+            next_state, next_out = self.task.step(key, jax.tree.map(lambda x: x, state), action)
+            next_out = next_out._replace(reward=out.reward + next_out.reward)
+            return select(out.terminated | out.truncated, carry, (next_state, next_out)), None
 
         shapes = jax.eval_shape(self.task.step, key, state, action)[1]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)

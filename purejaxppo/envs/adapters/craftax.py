@@ -45,12 +45,12 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
     env = make_craftax_env_from_name(name.replace("Pixels", "Symbolic"), auto_reset=False)
     params = env.default_params
     limit = config.max_episode_steps or int(params.max_timesteps)
-    known = {
+    defaults = {
         option: value
         for option, value in sorted(vars(params).items())
         if type(value) in (bool, int, float) and option != "max_timesteps"
     }
-    options = checked(f"craftax/{name}", config.options, from_values(known))
+    options = checked(f"craftax/{name}", config.options, from_values(defaults))
     # The time limit of the simulator would set `done`.
     params = params.replace(**options, max_timesteps=NEVER)
     return CraftaxTask(env, params, limit, classic="Classic" in name, pixels="Pixels" in name)

@@ -70,16 +70,16 @@ def make(name: str, config: EnvConfig) -> BaseTask:
         ValueError: an unknown option; or see `load_custom`.
     """
     env, params = load_custom(config.name) if is_reference(name) else _gymnax().make(name)
-    known = {key: plain(value) for key, value in vars(params).items()}
+    defaults = {key: plain(value) for key, value in vars(params).items()}
     declared = {
-        key: Option(known[key], "", parse=partial(_parameter, type(known[key])))
-        for key in sorted(known)
+        key: Option(defaults[key], "", parse=partial(_parameter, type(defaults[key])))
+        for key in sorted(defaults)
     }
     options = checked(f"gymnax/{name}", config.options, declared)
-    task_limit = options.get("max_steps_in_episode", known["max_steps_in_episode"])
+    task_limit = options.get("max_steps_in_episode", defaults["max_steps_in_episode"])
     limit = time_limit(task_limit, "env.options.max_steps_in_episode", unlimited="")
     limit = config.max_episode_steps or limit or MOST_STEPS
-    kind = type(known["max_steps_in_episode"])  # a float in some tasks
+    kind = type(defaults["max_steps_in_episode"])  # a float in some tasks
     params = params.replace(**{**options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit, limit_ends=is_reference(name))
     if is_reference(name):

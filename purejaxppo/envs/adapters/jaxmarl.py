@@ -172,8 +172,8 @@ def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
     declared, others = split(options, of_task(OPTIONS, name))
     typed = checked(f"jaxmarl/{name}", others, from_values(_defaults(name)), of_task(OPTIONS, name))
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
-        known = _layouts(name)
-        hint = did_you_mean(str(options[LAYOUT]), known, f"Layouts: {', '.join(known)}.")
+        layouts = _layouts(name)
+        hint = did_you_mean(str(options[LAYOUT]), layouts, f"Layouts: {', '.join(layouts)}.")
         raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: unknown layout. {hint}")
     return {**declared, **typed}
 
@@ -316,8 +316,8 @@ class JaxMarlTask(BaseTask):
         if self.is_smax:
             return jnp.asarray(self.env.get_world_state(state), jnp.float32)
         obs = self.env.get_obs(state)
-        seen = [self._array(obs[agent]).ravel() for agent in self.agents]
-        return jnp.concatenate(seen).astype(jnp.float32)
+        arrays = [self._array(obs[agent]).ravel() for agent in self.agents]
+        return jnp.concatenate(arrays).astype(jnp.float32)
 
     @cached_property
     def frame_rate(self) -> float:

@@ -112,12 +112,12 @@ def _make_env(name: str, options: Mapping[str, Any]) -> Any:
 
 def _checked(name: str, kind: type, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     arguments = inspect.signature(kind).parameters.values()
-    known = {
+    defaults = {
         argument.name: argument.default
         for argument in arguments
         if type(argument.default) in (bool, int, float) and argument.name != "time_limit"
     }
-    return checked(f"jumanji/{name}", options, from_values(known))
+    return checked(f"jumanji/{name}", options, from_values(defaults))
 
 
 class Part(NamedTuple):
@@ -285,14 +285,14 @@ class JumanjiTask(BaseTask):
 
         names = ("_viewer", "_env_viewer", "viewer")
         viewer = next(getattr(self.env, name) for name in names if hasattr(self.env, name))
-        drawn: list[np.ndarray] = []
+        images: list[np.ndarray] = []
 
-        def keep(figure: Any) -> None:  # some `render` methods return nothing
+        def capture(figure: Any) -> None:  # some `render` methods return nothing
             if type(viewer).__name__ == "MMSTViewer":  # its graph is outside of the axes
                 figure.axes[0].set(xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
-            drawn.append(np.array(viewer._display_rgb_array(figure))[..., :3])
+            images.append(np.array(viewer._display_rgb_array(figure))[..., :3])
 
-        viewer._display = keep
+        viewer._display = capture
         side = min(height, width)
         viewer.figure_size = (side / 100, side / 100)
         before = plt.get_backend()
@@ -301,7 +301,7 @@ class JumanjiTask(BaseTask):
             with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # avoids a window
                 for state in states:
                     self.env.render(jax.device_put(state))  # some viewers use `.at`
-                    yield fit(drawn.pop(), height, width, "white")
+                    yield fit(images.pop(), height, width, "white")
         finally:
             self.env.close()
             plt.switch_backend(before)

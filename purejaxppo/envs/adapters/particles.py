@@ -213,7 +213,7 @@ class Spread(Particles):
         )
 
     def _observe(self, state: ParticleState) -> tuple[jax.Array, ...]:
-        def one(i: int) -> jax.Array:
+        def observe(i: int) -> jax.Array:
             position = state.position[i]
             others = np.delete(np.arange(self.num_agents), i)
             parts = (
@@ -224,7 +224,7 @@ class Spread(Particles):
             )
             return jnp.concatenate([part.ravel() for part in parts])
 
-        return tuple(one(i) for i in range(self.num_agents))
+        return tuple(observe(i) for i in range(self.num_agents))
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class Tag(Particles):
         count = self.num_hunters
         free = state.alive[count:, None].astype(jnp.float32)
 
-        def one(i: int) -> jax.Array:
+        def observe(i: int) -> jax.Array:
             position = state.position[i]
             hunters = state.position[np.delete(np.arange(count), i) if i < count else slice(count)]
             parts = [state.velocity[i], position, state.fixed - position, hunters - position]
@@ -313,7 +313,7 @@ class Tag(Particles):
                 parts.append(free * jnp.concatenate(prey, axis=1))
             return jnp.concatenate([part.ravel() for part in parts])
 
-        return tuple(one(i) for i in range(len(self.agents)))
+        return tuple(observe(i) for i in range(len(self.agents)))
 
 
 def edge_cost(x: jax.Array) -> jax.Array:

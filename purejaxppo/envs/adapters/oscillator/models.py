@@ -63,14 +63,14 @@ class Model(NamedTuple):
 
 
 def _params(**values: float) -> Params:
-    known = {
+    fields = {
         "coupling_drift": 0.0,
         "action_noise": 0.0,
         "observation_noise": 0.0,
         "controlled": 1.0,
         **values,
     }
-    return Params(**known)
+    return Params(**fields)
 
 
 def _bvdp(

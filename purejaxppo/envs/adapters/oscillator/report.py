@@ -69,9 +69,9 @@ def run(task: Oscillator, control: Control, seed: int) -> Record:
     key, start_key = jax.random.split(jax.random.key(seed))
     signal = jax.vmap(task.model.signal)
 
-    def step(carry: Any, now: Any) -> tuple[Any, Any]:
+    def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         states, before, during = carry
-        t, key = now
+        t, key = inputs
         act_key, step_key = jax.random.split(key)
         on = (t >= BEFORE) & (t < BEFORE + DURING)
         kick = jnp.where(on, control(act_key, states), 0.0)
@@ -89,8 +89,8 @@ def run(task: Oscillator, control: Control, seed: int) -> Record:
         states, _ = jax.vmap(task.reset)(jax.random.split(start_key, ENSEMBLES))
         zeros = jnp.zeros((3, ENSEMBLES, task.num_neurons))
         total = BEFORE + DURING + AFTER
-        now = (jnp.arange(total), jax.random.split(key, total))
-        (_, before, during), outputs = jax.lax.scan(step, (states, zeros, zeros), now)
+        inputs = (jnp.arange(total), jax.random.split(key, total))
+        (_, before, during), outputs = jax.lax.scan(step, (states, zeros, zeros), inputs)
         return *outputs, _neuron_std(before), _neuron_std(during)
 
     return Record(*jax.device_get(all_steps(key, start_key)))

@@ -224,17 +224,17 @@ class Oscillator(BaseTask):
             state = state.replace(neurons=self.model.kick(state.neurons, pulse))
 
         def integrate(
-            state: OscillatorState, now: tuple[jax.Array, jax.Array]
+            state: OscillatorState, inputs: tuple[jax.Array, jax.Array]
         ) -> tuple[OscillatorState, jax.Array]:
-            noise, wave = now
+            noise, wave = inputs
             flow = None if delta else wave * pulse / self.model.step_size
             return self.integrate(state, flow, noise)
 
-        now = (noise, jnp.asarray(self.pulse))
+        inputs = (noise, jnp.asarray(self.pulse))
         if len(self.pulse) == 1:
-            state, cost = integrate(state, jax.tree.map(lambda x: x[0], now))
+            state, cost = integrate(state, jax.tree.map(lambda x: x[0], inputs))
         else:
-            state, costs = jax.lax.scan(integrate, state, now)
+            state, costs = jax.lax.scan(integrate, state, inputs)
             cost = jnp.sum(costs)
         return state.replace(kick=kick), cost
 
