@@ -202,7 +202,7 @@ def test_an_exported_file_describes_its_arrays_and_rejects_others(make_agent, tm
     assert action["a"].dtype == np.int8 and action["z"][0].tolist()[0][2] in (7, 8)
     by_name, _ = policy({"0": {"z": [6]}, "1": [8]})
     assert first(by_name)["z"][0].tolist() == first(action)["z"][0].tolist()
-    with pytest.raises(ValueError, match=r"obs.1\[0\] = 9: not among the integers from 7 to 8"):
+    with pytest.raises(ValueError, match=r"obs.1\[0\] = 9: must be from 7 to 8"):
         policy(({"z": [6]}, [9]))
 
 
@@ -210,7 +210,7 @@ def test_an_exported_file_describes_its_arrays_and_rejects_others(make_agent, tm
 def test_choices_beyond_int32_cannot_be_exported():
     array = NativeArray(Discrete(2), (), "int64", 10**12)
     with pytest.raises(ValueError, match="obs has integers from 1000000000000 to 1000000000001"):
-        export.array_in_words(player.Port("obs", (1,), "int32"), array)
+        export.describe_array(player.Port("obs", (1,), "int32"), array)
 
 
 @pytest.mark.toy

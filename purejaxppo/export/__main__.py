@@ -1,4 +1,4 @@
-"""`python -m purejaxppo.export --run runs/hopper-s0 --to policy.onnx`: a policy as one file."""
+"""The command `purejaxppo export --run runs/hopper-s0 --to policy.onnx`."""
 
 import sys
 
@@ -23,16 +23,16 @@ from purejaxppo.runs.folder import imports
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     return parser.run(lambda words: run(parser.parse(ExportFlags, words)), args)
 
 
 def run(command: ExportFlags) -> int:
-    """Exports, and prints what was written."""
+    """Export a policy and print a summary."""
     if not command.run:
-        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
+        raise ValueError("--run is missing. Give a run folder, as in --run runs/hopper-s0.")
     if not command.to:
-        raise ValueError("--to needs the file to write, such as policy.onnx or policy.npz")
+        raise ValueError("--to is missing. Give the file to write, as in --to policy.onnx.")
     check_target(command.to, force=command.force)
     check_settings()
     use_compilation_cache()
@@ -49,16 +49,16 @@ def run(command: ExportFlags) -> int:
 
 
 def describe(written: Written) -> str:
-    """Describes a written file in a few lines."""
-    program, about = written.program, written.program.metadata
+    """Describe a written file in a few lines."""
+    program, info = written.program, written.program.metadata
     size = written.path.stat().st_size / 1024
     lines = [
-        f"{short_path(written.path)}: {size:,.0f} KB, {about['env']} after "
-        f"{about['training_steps']:,} steps",
+        f"{short_path(written.path)}: {size:,.0f} KB, {info['env']} after "
+        f"{info['training_steps']:,} steps",
         *(f"  in   {_line(port)}" for port in program.inputs),
         *(f"  out  {_line(port)}" for port in program.outputs),
-        f"{CHECKED} random observations, {written.player}: largest difference from the "
-        f"checkpoint's actions {written.difference:.1e}",
+        f"verified on {CHECKED} random observations with {written.player}: actions differ from the "
+        f"checkpoint's by at most {written.difference:.1e}",
     ]
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
-"""Export of a policy as one file, checked against the agent before it gets its name.
+"""Export of a policy to a file, which is verified against the agent before it is moved into place.
 
-The file takes the simulator's observations and returns its actions: the normalisation of
-observations, the network, the distribution's mode and the scaling to the actions' bounds are all
-inside. `.npz` is played by `player.py` with numpy alone, `.onnx` by any runtime of ONNX.
+The file maps the simulator's observations to its actions. It contains the normalisation of
+observations, the network, the distribution's mode and the scaling to the actions' bounds. `.npz`
+runs in `player.py` with only NumPy, `.onnx` in any ONNX runtime.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ from purejaxppo.runs.agent import Agent
 
 POLICY_SUFFIXES = (".onnx", ".npz")
 CHECKED = 100
-"""Observations that a new file is checked with."""
+"""Number of random observations to verify a new file with."""
 TOLERANCE = 1e-4
 """Largest accepted difference of an action, relative to the largest action."""
 INT32 = np.iinfo(np.int32)
-TIES = 0.02
-"""Share of discrete actions that may differ, since two logits may be equal but for rounding."""
+MAX_TIES = 0.02
+"""Fraction of discrete actions that may differ, because rounding can swap almost equal logits."""
 
 
 class Written(NamedTuple):
@@ -53,43 +53,43 @@ class Written(NamedTuple):
     path: Path
     program: Program
     player: str
-    """Name of the player that the file was checked with."""
+    """Name of the runtime that the file was verified with."""
     difference: float
     """Largest difference of an action from the agent's, over `CHECKED` observations."""
 
 
 def check_target(path: str | Path, *, force: bool = False) -> None:
-    """Checks, before any work, that a file can be written.
+    """Check that a file can be written.
 
     Raises:
-        ValueError: another suffix, a folder that does not exist, a file that does, or a missing
-            package.
+        ValueError: the suffix is unknown, the folder does not exist, the file exists, or a package
+            is missing.
     """
     path = Path(path)
     if path.suffix not in POLICY_SUFFIXES:
-        raise ValueError(f"{path}: an exported policy ends in {' or '.join(POLICY_SUFFIXES)}")
+        raise ValueError(f"{path}: the file name must end in {' or '.join(POLICY_SUFFIXES)}.")
     if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+        raise ValueError(f"{path}: the folder {path.parent} does not exist.")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; name a file")
+        raise ValueError(f"{path} is a folder. Give a file.")
     if path.exists() and not force:
-        raise ValueError(f"{path} exists: --force replaces it")
+        raise ValueError(f"{path} exists. Use --force to overwrite it.")
     if path.suffix == ".onnx" and importlib.util.find_spec("onnx") is None:
-        raise ValueError("onnx is not installed: pip install 'purejaxppo[export]'")
+        raise ValueError("onnx is not installed. Run: pip install 'purejaxppo[export]'")
 
 
 def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = False) -> Written:
-    """Writes an agent's deterministic policy, checked against the agent before it gets its name.
+    """Export an agent's deterministic policy to a file, and verify the file against the agent.
 
     Args:
-        agent: from `restore`, one agent.
-        path: ends in .onnx or .npz.
-        batch: observations that the file takes at once.
-        force: replace a file that is there.
+        agent: a single agent from `restore`.
+        path: path that ends in .onnx or .npz.
+        batch: number of observations per call of the exported policy.
+        force: whether to overwrite an existing file.
 
     Raises:
-        ValueError: as `check_target`; the policy uses an operation that no file can hold; or the
-            file's actions are not the agent's.
+        ValueError: the file cannot be written, the policy uses an operation that is not supported,
+            or the file's actions differ from the agent's.
     """
     check_target(path, force=force)
     path = Path(path)
@@ -99,7 +99,7 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
         converter = SpaceConverter(env.spec)
         act = in_native_form(deterministic(policy, state, env.to_simulator), converter)
         program = trace_policy(act, policy, batch, metadata(agent), converter.form)
-        program.metadata.update(described(program, converter))
+        program.metadata.update(describe_arrays(program, converter))
         with atomic_write(path) as partial:
             play, name = written_as(program, partial, path.suffix)
             difference = compare(act, policy, play, batch, state.obs_stats, form=converter.form)
@@ -109,26 +109,26 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
 
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
-    """Runs the computations inside on a CPU."""
+    """Run the computations of the block on a CPU."""
     try:
         cpu = jax.devices("cpu")[0]
     except RuntimeError as error:
         raise ValueError(
-            "JAX does not see the CPU, which policies are exported on: unset JAX_PLATFORMS, or add "
-            "cpu to it"
+            "JAX does not find the CPU, which the export requires. Unset JAX_PLATFORMS, or add cpu "
+            "to it."
         ) from error
     with jax.default_device(cpu):
         yield
 
 
 def in_float32(agent: Agent) -> Agent:
-    """Copies the agent with a network that computes in float32, as its parameters are."""
+    """Return a copy of the agent whose network computes in float32."""
     network = dataclasses.replace(agent.config.network, compute_dtype="float32")
     return dataclasses.replace(agent, config=dataclasses.replace(agent.config, network=network))
 
 
 def metadata(agent: Agent) -> dict[str, Any]:
-    """Metadata that the file holds beside the policy."""
+    """Return the metadata to store in the file."""
     return {
         "env": str(agent.config.env.name),
         "training_steps": int(agent.env_steps),
@@ -139,11 +139,11 @@ def metadata(agent: Agent) -> dict[str, Any]:
 def deterministic(
     policy: Policy, state: Any, to_simulator: Callable = lambda x, obs: x
 ) -> Callable:
-    """A policy's mode as (obs, carry, start bool [B]) -> (action, carry), arrays [B, ...].
+    """Return the deterministic policy (obs, carry, start bool [B]) -> (action, carry).
 
     Args:
-        policy: of the agent.
-        state: of the agent.
+        policy: policy of the agent.
+        state: state of the agent.
         to_simulator: (the policy's action, obs) -> the simulator's action.
     """
 
@@ -155,7 +155,7 @@ def deterministic(
 
 
 def in_native_form(act: Callable, converter: SpaceConverter) -> Callable:
-    """Return `act` as a function from the simulator's own observations to its own actions."""
+    """Return `act` as a function from the simulator's observations to the simulator's actions."""
 
     def native_act(obs, carry, start):
         action, carry = act(converter.encode(obs), carry, start)
@@ -164,20 +164,20 @@ def in_native_form(act: Callable, converter: SpaceConverter) -> Callable:
     return native_act
 
 
-def described(program: Program, converter: SpaceConverter) -> dict[str, Any]:
-    """Describe the observation's and action's arrays in the simulator, in the program's order.
+def describe_arrays(program: Program, converter: SpaceConverter) -> dict[str, Any]:
+    """Describe the simulator's arrays of observation and action, in the program's order.
 
     Raises:
         ValueError: integers do not fit into int32.
     """
     forms = {"observation": ("obs", converter.form), "action": ("action", converter.action)}
     return {
-        what: [
-            array_in_words(port, dict(named_arrays(root, form)).get(port.name))
+        kind: [
+            describe_array(port, dict(named_arrays(root, form)).get(port.name))
             for port in (*program.inputs, *program.outputs)
             if port.name.partition(".")[0] == root
         ]
-        for what, (root, form) in forms.items()
+        for kind, (root, form) in forms.items()
     }
 
 
@@ -187,8 +187,8 @@ def named_arrays(root: str, form: NativeSpace | None) -> Iterator[tuple[str, Nat
         yield ".".join((root, *path)), array
 
 
-def array_in_words(port: Port, array: NativeArray | None) -> dict[str, Any]:
-    """Describe an array in the simulator: name, shape, dtype, and `low` and `high` of integers.
+def describe_array(port: Port, array: NativeArray | None) -> dict[str, Any]:
+    """Describe an array of the simulator: name, shape, dtype, and `low` and `high` of integers.
 
     Raises:
         ValueError: integers do not fit into int32.
@@ -199,8 +199,8 @@ def array_in_words(port: Port, array: NativeArray | None) -> dict[str, Any]:
     low, high = whole_range(array)
     if min(low.min(), high.min()) < INT32.min or max(low.max(), high.max()) > INT32.max:
         raise ValueError(
-            f"{port.name} has integers from {low.min()} to {high.max()}, but a file holds int32 "
-            f"only. Choose a start and a range in the environment that fit."
+            f"{port.name} has integers from {low.min()} to {high.max()}, but the export supports "
+            f"only int32. Change the range of the environment's space."
         )
     return entry | {"dtype": array.dtype, "low": low.tolist(), "high": high.tolist()}
 
@@ -209,52 +209,56 @@ def trace_policy(
     act: Callable,
     policy: Policy,
     batch: int = 1,
-    about: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
     form: NativeSpace | None = None,
 ) -> Program:
-    """Traces what `deterministic` returns; convolutions in the form with the fewest operations.
+    """Trace a function that `deterministic` returns to a program.
 
     Args:
         act: the function.
-        policy: of the agent.
-        batch: observations that the file takes at once.
-        about: metadata of the file.
-        form: of the observations that `act` takes; None: the policy's.
+        policy: policy of the agent.
+        batch: number of observations per call.
+        metadata: metadata of the file.
+        form: form of the observations that `act` takes; None: the policy's.
 
     Raises:
-        ValueError: it uses an operation that no file can hold.
+        ValueError: the function uses an operation that is not supported.
     """
     obs = example(form or form_of(policy.observation), batch)
     with convolutions.using(convolutions.LAX):
-        return trace(act, obs, policy.network.initial_carry((batch,)), about)
+        return trace(act, obs, policy.network.initial_carry((batch,)), metadata)
 
 
 Play = Callable[[Any, Any, Any], tuple[list[np.ndarray], Any]]
-"""(obs, carry, start) -> (the action's arrays, carry)."""
+"""(obs, carry, start) -> (arrays of the action, carry)."""
 
 
 def written_as(program: Program, path: Path, suffix: str) -> tuple[Play, str]:
-    """Writes a program to a path; returns a function that plays the file, and its player's name."""
+    """Write a program; return a function that runs the file, and the name of its runtime."""
     if suffix == ".npz":
         player.write(program, path)
         policy = player.load(path)
-        return lambda *args: _listed(policy(*args)), "numpy"
+        return lambda *args: _flat_action(policy(*args)), "numpy"
     onnx_file.write(program, path)
     session = onnx_file.Session(path)
     return onnx_player(program, session.run), session.name
 
 
-def _listed(result: tuple[Any, Any]) -> tuple[list[np.ndarray], Any]:
+def _flat_action(result: tuple[Any, Any]) -> tuple[list[np.ndarray], Any]:
     action, carry = result
     return jax.tree.leaves(action), carry
 
 
 def onnx_player(program: Program, session_run: Callable) -> Play:
-    """Wraps a session of ONNX as a function like the player's."""
+    """Wrap an ONNX session as a function of (obs, carry, start)."""
     actions = sum(port.name.partition(".")[0] == "action" for port in program.outputs)
 
     def play(obs, carry, start):
-        values = [*jax.tree.leaves(obs), *carry, start]  # a policy without memory takes no start
+        values = [
+            *jax.tree.leaves(obs),
+            *carry,
+            start,
+        ]  # a policy without memory does not take `start`
         pairs = zip(program.inputs, values, strict=False)
         outputs = session_run({port.name: np.asarray(x, port.dtype) for port, x in pairs})
         return outputs[:actions], outputs[actions:]
@@ -263,13 +267,13 @@ def onnx_player(program: Program, session_run: Callable) -> Play:
 
 
 class Difference(NamedTuple):
-    """Difference of one array of the action between a file and its agent."""
+    """Difference of an array of the action between a file and its agent."""
 
     largest: float
     scale: float
     """Largest magnitude of the agent's action."""
     share: float
-    """Share of elements that differ."""
+    """Fraction of elements that differ."""
     discrete: bool
 
 
@@ -283,18 +287,18 @@ def compare(
     count: int = CHECKED,
     form: NativeSpace | None = None,
 ) -> list[Difference]:
-    """Compares a file's actions with the agent's, over random observations.
+    """Compare a file's actions with the agent's on random observations.
 
-    The carry is passed from one observation to the next, and reset now and then.
+    The carry is passed from each observation to the next, and reset with probability 0.1.
 
     Args:
-        act: the agent, as `deterministic` returns it.
-        policy: of the agent.
-        play: the file.
-        batch: observations that it takes at once.
-        stats: of the agent's observations; arrays that they normalise are drawn to match them.
-        count: observations, rounded up to whole batches.
-        form: of the observations that the file takes; None: the policy's.
+        act: the agent's function from `deterministic`.
+        policy: policy of the agent.
+        play: function that runs the file.
+        batch: number of observations per call.
+        stats: running statistics; observations that they normalise are sampled to match them.
+        count: number of observations, rounded up to whole batches.
+        form: form of the observations that the file takes; None: the policy's.
     """
     rng = np.random.default_rng(0)
     reference = jax.jit(act)
@@ -312,38 +316,41 @@ def compare(
     return [_difference(*(np.stack(x) for x in zip(*pair, strict=True))) for pair in pairs]
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> Difference:
-    apart = np.abs(one.astype(np.float64) - other)
-    discrete = not np.issubdtype(one.dtype, np.floating)
+def _difference(expected: np.ndarray, played: np.ndarray) -> Difference:
+    error = np.abs(expected.astype(np.float64) - played)
+    discrete = not np.issubdtype(expected.dtype, np.floating)
     return Difference(
-        float(apart.max()), float(np.abs(one).max()), float((one != other).mean()), discrete
+        float(error.max()),
+        float(np.abs(expected).max()),
+        float((expected != played).mean()),
+        discrete,
     )
 
 
 def check_difference(differences: list[Difference], path: Path) -> None:
-    """Checks that a file's actions are the agent's.
+    """Check that a file's actions equal the agent's up to rounding.
 
     Raises:
-        ValueError: they differ by more than rounding explains.
+        ValueError: they differ by more.
     """
     for d in differences:
-        good = d.share <= TIES if d.discrete else d.largest <= TOLERANCE * max(1.0, d.scale)
-        if not good:
+        is_close = d.share <= MAX_TIES if d.discrete else d.largest <= TOLERANCE * max(1.0, d.scale)
+        if not is_close:
             raise ValueError(
-                f"{path}: not written, since its actions are not the agent's: {d.share:.0%} of "
-                f"them differ, by up to {d.largest:.2g}"
+                f"{path} was not written, because {d.share:.0%} of its actions differ from the "
+                f"agent's, by up to {d.largest:.2g}."
             )
 
 
 def random_observation(policy: Policy, rng: np.random.Generator, batch: int, stats: Any = None):
-    """Draws a batch of random observations of a policy's space; numpy arrays [B, ...].
+    """Sample a batch of random observations of a policy's space, as NumPy arrays [B, ...].
 
     Args:
-        policy: the one that observes them.
-        rng: source of random numbers.
+        policy: the policy.
+        rng: random number generator.
         batch: number of observations.
-        stats: running statistics; floats that they normalise have their mean and twice their
-            standard deviation.
+        stats: running statistics. Floats that they normalise are sampled with their mean and twice
+            their standard deviation.
     """
     obs = _random(policy.observation, rng, batch)
     if stats is None:

@@ -1,8 +1,8 @@
-"""A `player.Program` as an ONNX graph, built with `onnx.helper`.
+"""Conversion of a `player.Program` to an ONNX file, with `onnx.helper`.
 
-jax2onnx converts jaxprs, too, but requires an orbax-checkpoint below the version that saves runs,
-and twenty further packages. A program has some forty operations in one plain form each, most of
-them one node of ONNX (`player.OPERATIONS`); the table below has the nodes of all others.
+jax2onnx also converts jaxprs, but requires twenty packages and an older orbax-checkpoint than this
+package. Most operations of a program are a single ONNX node (`player.OPERATIONS`). `FORMS` has the
+nodes of the others.
 """
 
 import json
@@ -16,21 +16,21 @@ from purejaxppo.export.player import OPERATIONS, Program
 
 OPSET = 18
 IR_VERSION = 8
-"""The oldest file format of this opset, so that runtimes since the year 2023 can read it."""
+"""The oldest file format of this opset, which runtimes since 2023 can read."""
 ONE = np.ones((), np.float32)
 
 
 class Graph:
-    """An ONNX graph under construction: its nodes and constants."""
+    """Nodes and constants of an ONNX graph under construction."""
 
     def __init__(self) -> None:
-        """Starts an empty graph."""
+        """Create an empty graph."""
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._known: dict[tuple[str, bytes], str] = {}
 
     def node(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Adds a node; returns its output's name."""
+        """Add a node and return the name of its output."""
         from onnx import helper
 
         output = output or f"n{len(self.nodes)}"
@@ -38,26 +38,26 @@ class Graph:
         return output
 
     def constant(self, name: str, value: np.ndarray) -> str:
-        """Adds an array; returns its name."""
+        """Add an array and return its name."""
         from onnx import numpy_helper
 
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
     def known(self, value: np.ndarray) -> str:
-        """Adds an array with at most one axis, unless it is there; returns its name."""
+        """Add an array with at most one axis, unless an equal one exists, and return its name."""
         key = value.dtype.str, value.tobytes()
         if key not in self._known:
             self._known[key] = self.constant(f"k{len(self._known)}", value)
         return self._known[key]
 
     def integers(self, values: Sequence[int]) -> str:
-        """Adds a constant int64 [K], ONNX's form of shapes and axes; returns its name."""
+        """Add a constant int64 [K], as ONNX uses for shapes and axes, and return its name."""
         return self.known(np.asarray(tuple(values), np.int64))
 
 
 def write(program: Program, path: Path) -> None:
-    """Writes a program as an ONNX file, its metadata among the model's properties."""
+    """Write a program as an ONNX file, with its metadata as model properties."""
     import onnx
     from onnx import helper
 
@@ -108,7 +108,7 @@ def _dtype(name: str) -> int:
     return helper.np_dtype_to_tensor_dtype(np.dtype(name))
 
 
-# Each function adds an operation's nodes and returns the last one's output.
+# Each function adds the nodes of an operation and returns the name of the last output.
 
 
 def _reduction(op: str) -> Callable[..., str]:
@@ -185,18 +185,18 @@ FORMS: dict[str, Callable[..., str]] = {
     "slice": _slice,
     "transpose": lambda graph, x, *, axes: graph.node("Transpose", x, perm=axes),
 }
-"""Nodes of those `player.OPERATIONS` that are more than one node with the same inputs."""
+"""Functions that add the nodes of operations without an equivalent single node."""
 
 
 class Session:
-    """A callable ONNX file on a CPU: by onnxruntime, or else by onnx's reference evaluator.
+    """Evaluates an ONNX file on a CPU with onnxruntime or, if missing, onnx's reference evaluator.
 
     Args:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file."""
+        """Load the file."""
         self._session: Any
         try:
             import onnxruntime
@@ -210,5 +210,5 @@ class Session:
             self.name = "onnxruntime"
 
     def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Computes outputs, in order, from inputs by name."""
+        """Return the outputs, in order, for inputs by name."""
         return list(self._session.run(None, inputs))

@@ -1,4 +1,4 @@
-"""Plays a policy that `python -m purejaxppo.export` wrote, with numpy alone.
+"""Run a policy that `purejaxppo export` wrote to a .npz file, with only NumPy.
 
     from purejaxppo.export.player import load
 
@@ -6,11 +6,11 @@
     carry = policy.initial_carry()
     action, carry = policy(obs, carry, start=True)
 
-This file needs numpy and nothing else of the package: copied to a robot, it works by itself.
+This module does not import the rest of the package, so you can copy it to a robot on its own.
 
-A file holds arrays, and a header in JSON with a list of equations: the operation's name, the names
-of the arrays it reads, the one it makes, and plain parameters. Operations are JAX's primitives in
-one plain form each, the functions of `OPERATIONS`; nothing else in a file is ever run.
+A policy file contains arrays, and a header in JSON with a list of equations. An equation has the
+name of an operation, the names of its input and output arrays, and parameters. Only the functions
+in `OPERATIONS` are run, which are basic forms of JAX's primitives.
 """
 
 import functools
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FORMAT = 1
-"""Version of the file format; a player reads its own format alone."""
+"""Version of the file format. Files of other formats are rejected."""
 HEADER = "header"
 
 
@@ -49,22 +49,22 @@ class Equation(NamedTuple):
 class Program(NamedTuple):
     """A policy as a list of equations.
 
-    A tree is the number of an array, or a mapping or list of trees.
+    A tree is the index of an array, or a mapping or list of trees.
     """
 
     inputs: tuple[Port, ...]
-    """The observation's arrays; of a recurrent policy also the carry's, and `start`."""
+    """Arrays of the observation; for a recurrent policy also those of the carry, and `start`."""
     outputs: tuple[Port, ...]
-    """The action's arrays, and the next carry's."""
+    """Arrays of the action and of the next carry."""
     results: tuple[str, ...]
-    """Name of each output among inputs, constants and equations."""
+    """For each output, the name of its input, constant or equation."""
     equations: tuple[Equation, ...]
     constants: dict[str, np.ndarray]
     initial_carry: tuple[np.ndarray, ...]
     obs: Any
-    """The observation's tree of inputs."""
+    """Tree of the observation, with indices of inputs."""
     action: Any
-    """The action's tree of outputs."""
+    """Tree of the action, with indices of outputs."""
     metadata: dict[str, Any]
 
 
@@ -72,11 +72,11 @@ class Policy:
     """A callable policy.
 
     Args:
-        program: as `read` returns it.
+        program: a program from `read`.
     """
 
     def __init__(self, program: Program) -> None:
-        """Binds the equations' parameters."""
+        """Prepare the equations."""
         self.program = program
         self.metadata = program.metadata
         self._ports = {port.name: port for port in program.inputs}
@@ -90,44 +90,45 @@ class Policy:
         ]
 
     def initial_carry(self) -> tuple[np.ndarray, ...]:
-        """The carry to begin with; () for a policy without memory."""
+        """Return the carry for the first step; () for a policy without memory."""
         return tuple(np.array(x) for x in self.program.initial_carry)
 
     def __call__(
         self, obs: Any, carry: Sequence[np.ndarray] = (), start: Any = False
     ) -> tuple[Any, tuple[np.ndarray, ...]]:
-        """Computes one step.
+        """Compute the action for an observation.
 
         Args:
-            obs: as the simulator gives it, with a leading axis of the batch, [B, ...]; a dict of
-                such arrays where the simulator gives parts.
-            carry: as the previous step returned it; at first `initial_carry()`.
-            start: True if the observation is an episode's first, so that the carry is reset: a
-                bool, or one for each of the batch [B].
+            obs: the simulator's observation with a leading batch axis, [B, ...], or a dict of such
+                arrays.
+            carry: the carry of the previous step; `initial_carry()` for the first step.
+            start: bool or bool [B]: True for the first observation of an episode, which resets the
+                carry.
 
         Returns:
-            (action as the simulator takes it [B, ...], carry).
+            (action for the simulator [B, ...], carry).
 
         Raises:
-            ValueError: an array has another shape or type than the policy was trained with, a
-                number that is not finite, or an integer outside of its space.
+            ValueError: an array has a wrong shape or type, a value that is not finite, or an
+                integer outside its space.
         """
         values = dict(self.program.constants)
         parts = _leaves(self.program.obs, obs, "obs")
         values |= {
-            port.name: _fitted(parts[i], port, self._arrays.get(port.name))
+            port.name: _checked(parts[i], port, self._arrays.get(port.name))
             for i, port in enumerate(self._obs)
         }
         if len(carry) != len(self._carry):
             raise ValueError(
-                f"the carry has {len(carry)} arrays, and should have {len(self._carry)}: begin "
-                f"with policy.initial_carry()"
+                f"carry has {len(carry)} arrays, but the policy requires {len(self._carry)}. Start "
+                f"with policy.initial_carry()."
             )
-        values |= {p.name: _fitted(x, p) for p, x in zip(self._carry, carry, strict=True)}
+        values |= {p.name: _checked(x, p) for p, x in zip(self._carry, carry, strict=True)}
         if "start" in self._ports:
             port = self._ports["start"]
-            given = np.asarray(start, bool)
-            values["start"] = _fitted(given if given.ndim else np.full(port.shape, given), port)
+            is_start = np.asarray(start, bool)
+            is_start = is_start if is_start.ndim else np.full(port.shape, is_start)
+            values["start"] = _checked(is_start, port)
         with np.errstate(all="ignore"):
             for function, inputs, output in self._steps:
                 values[output] = function(*[values[name] for name in inputs])
@@ -140,22 +141,22 @@ class Policy:
 
 
 def load(path: str | Path) -> Policy:
-    """Loads a policy from a file.
+    """Load a policy from a file.
 
     Args:
-        path: ends in .npz, as `python -m purejaxppo.export` wrote it.
+        path: a .npz file that `purejaxppo export` wrote.
 
     Raises:
-        ValueError: no such file, not such a file, or of another format.
+        ValueError: the file does not exist, is damaged, or has another format.
     """
     return Policy(read(path))
 
 
 def read(path: str | Path) -> Program:
-    """Reads the program in a file; errors as `load`."""
+    """Read the program from a file; see `load` for errors."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+        raise ValueError(f"{path}: no such file.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -163,17 +164,15 @@ def read(path: str | Path) -> Program:
         version = header["format"]
         program = _program(header, arrays) if version == FORMAT else None
     except DAMAGED as error:
-        raise ValueError(
-            f"{path}: damaged, or not a policy that python -m purejaxppo.export wrote"
-        ) from error
+        raise ValueError(f"{path}: damaged, or not written by purejaxppo export.") from error
     if program is None:
         raise ValueError(
-            f"{path}: written in format {version}, and this player reads format {FORMAT}: use the "
-            f"purejaxppo that wrote it, or export the policy again"
+            f"{path}: the file has format {version}, but this player reads format {FORMAT}. Export "
+            f"the policy again, or use the version of purejaxppo that wrote it."
         )
     unknown = sorted({e.op for e in program.equations} - set(OPERATIONS))
     if unknown:
-        raise ValueError(f"{path}: this player does not know the operation {unknown[0]!r}")
+        raise ValueError(f"{path}: unknown operation {unknown[0]!r}. Update purejaxppo.")
     return program
 
 
@@ -188,11 +187,11 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors of reading a file that is damaged, or is no exported policy."""
+"""Errors raised while reading a file that is damaged or not an exported policy."""
 
 
 def write(program: Program, path: Path) -> None:
-    """Writes a file that `load` reads."""
+    """Write a file for `load`."""
     header = {"format": FORMAT, **program._asdict()}
     del header["constants"], header["initial_carry"]
     encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -215,10 +214,10 @@ def _program(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Program:
     known = {port.name for port in ports["inputs"]} | set(arrays)
     for equation in equations:
         if not known.issuperset(equation.inputs):
-            raise ValueError("an equation reads what nothing has made")
+            raise ValueError("an equation reads an array that is not defined")
         known.add(equation.output)
     if not known.issuperset(header["results"]):
-        raise ValueError("a result is what nothing has made")
+        raise ValueError("a result is not defined")
     return Program(
         **ports,
         results=tuple(header["results"]),
@@ -232,7 +231,7 @@ def _program(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Program:
 
 
 def _leaves(tree: Any, value: Any, name: str) -> dict[int, Any]:
-    """A value's arrays by their numbers in a tree."""
+    """Return the arrays of a value by their index in a tree."""
     if isinstance(tree, int):
         return {tree: value}
     keys: list[Any] = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
@@ -242,7 +241,7 @@ def _leaves(tree: Any, value: Any, name: str) -> dict[int, Any]:
             part = value[str(key) if isinstance(value, dict) else key]
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(
-                f"{name} has no part {key!r}; it should have {', '.join(map(str, keys))}"
+                f"{name}: the part {key!r} is missing. Required: {', '.join(map(str, keys))}."
             ) from error
         leaves |= _leaves(tree[key], part, f"{name}.{key}")
     return leaves
@@ -256,31 +255,33 @@ def _tree(tree: Any, leaves: Sequence[np.ndarray]) -> Any:
     return tuple(_tree(part, leaves) for part in tree)
 
 
-def _fitted(value: Any, port: Port, about: dict[str, Any] | None = None) -> np.ndarray:
+def _checked(value: Any, port: Port, description: dict[str, Any] | None = None) -> np.ndarray:
     """Check an array's shape, type and values; cast float64 to float32, as in training.
 
     Args:
         value: the array.
         port: its shape and type in the policy.
-        about: its description in the metadata, with the smallest and largest integers.
+        description: its entry in the metadata, with the smallest and largest integers.
     """
     array = np.asarray(value)
     if array.shape != port.shape:
         raise ValueError(
-            f"{port.name} has shape {array.shape}, and should have {port.shape}: the first axis is "
-            f"the batch that the policy was exported for"
+            f"{port.name} has shape {array.shape}, but the policy requires {port.shape}. The first "
+            f"axis is the batch size of the export."
         )
     kinds = "biuf" if port.dtype.startswith("float") else "biu"
     if array.dtype.kind not in kinds:
-        raise ValueError(f"{port.name} is {array.dtype}, and should be {port.dtype}")
+        raise ValueError(
+            f"{port.name} has dtype {array.dtype}, but the policy requires {port.dtype}."
+        )
     if array.dtype.kind == "f" and port.name.partition(".")[0] == "obs":
         _check_all(np.isfinite(array), array, port, "observations must be finite")
     if np.dtype(port.dtype).kind in "iu":
         info = np.iinfo(port.dtype)
-        limits = {"low": info.min, "high": info.max} | (about or {})
+        limits = {"low": info.min, "high": info.max} | (description or {})
         low, high = np.asarray(limits["low"]), np.asarray(limits["high"])
-        inside = (low <= array) & (array <= high)
-        _check_all(inside, array, port, f"not among the integers from {low.min()} to {high.max()}")
+        is_inside = (low <= array) & (array <= high)
+        _check_all(is_inside, array, port, f"must be from {low.min()} to {high.max()}")
     return array.astype(port.dtype, copy=False)
 
 
@@ -292,11 +293,11 @@ def _check_all(is_valid: np.ndarray, array: np.ndarray, port: Port, problem: str
         raise ValueError(f"{port.name}[{index}] = {array[tuple(wrong[0])]}: {problem}.")
 
 
-# The operations, in one plain form each.
+# The operations.
 
 
 def _divide(a, b):
-    """Divides; integers are truncated towards 0."""
+    """Divide; integers are truncated towards 0."""
     if np.issubdtype(a.dtype, np.floating):
         return a / b
     return (np.sign(a) * np.sign(b) * (np.abs(a) // np.maximum(np.abs(b), 1))).astype(a.dtype)
@@ -327,18 +328,18 @@ def _pad(x, value, *, low, high):
 
 
 def _gather(x, places):
-    """Values of x [K] at places [..., 1] -> [...]."""
+    """Return the values of x [K] at places [..., 1] as [...]."""
     return x[places[..., 0]]
 
 
 def _convolve(x, kernel, *, strides, padding, dilation, groups):
-    """Convolves [B, C, *S] by [F, C / groups, *K] -> [B, F, *S'], as a product over patches."""
+    """Convolve [B, C, *S] with [F, C / groups, *K] to [B, F, *S'], as a product over patches."""
     n = len(strides)
     x = np.pad(x, [(0, 0), (0, 0), *padding])
     spans = [(k - 1) * d + 1 for k, d in zip(kernel.shape[2:], dilation, strict=True)]
     patches = np.lib.stride_tricks.sliding_window_view(x, spans, tuple(range(2, 2 + n)))
-    thinned = [slice(None, None, step) for step in (1, 1, *strides, *dilation)]
-    patches = patches[tuple(thinned)]
+    strided = [slice(None, None, step) for step in (1, 1, *strides, *dilation)]
+    patches = patches[tuple(strided)]
     axes = [1, *range(2 + n, 2 + 2 * n)], list(range(1, 2 + n))
     parts = [
         np.tensordot(part, weights, axes)
@@ -358,11 +359,11 @@ def _extreme(function: Callable) -> Callable:
 
 
 class Operation(NamedTuple):
-    """A primitive of JAX in its plain form: in numpy, and in ONNX."""
+    """A basic form of a JAX primitive, in NumPy and in ONNX."""
 
     compute: Callable[..., np.ndarray]
     node: str = ""
-    """ONNX's node that takes the same inputs; "": `onnx_file.FORMS` has the nodes."""
+    """The ONNX node with the same inputs; if empty, `onnx_file.FORMS` adds the nodes."""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -420,4 +421,4 @@ OPERATIONS: dict[str, Operation] = {
     "transpose": Operation(lambda x, *, axes: x.transpose(axes)),
     "xor": Operation(np.logical_xor, "Xor"),
 }
-"""The primitives of JAX that a policy may use."""
+"""The JAX primitives that a policy may use."""

@@ -1,9 +1,9 @@
-"""Traces a function of JAX to a `player.Program`: few operations, each in one plain form.
+"""Conversion of a JAX function to a `player.Program` of few basic operations.
 
-The function is traced to a jaxpr and run with names in place of arrays. Values that are known at
-that time, parameters and all that depends on them alone, are computed; calls are inlined and loops
-unrolled; equations that no result needs, such as the critic's, are dropped. An operation with many
-forms is first written in simpler ones (`rewrite.py`), so that players need the plain form alone.
+The function is traced to a jaxpr, which is evaluated with names instead of unknown arrays. Values
+that depend only on parameters are computed, calls are inlined, loops are unrolled, and unused
+equations, such as the critic's, are dropped. `rewrite.py` replaces general operations by basic
+ones, so players need to implement only these.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from jax.extend.core import Literal
 from purejaxppo.export.player import OPERATIONS, Equation, Port, Program
 from purejaxppo.export.rewrite import PARAMETER_RULES, Settings, rewrite
 
-LONGEST_LOOP = 256
+MAX_ITERATIONS = 256
 """Largest number of iterations of a loop that is unrolled."""
-LARGEST_BROADCAST = 4096
-"""Largest number of elements of a broadcast constant that is stored, not computed."""
+MAX_BROADCAST = 4096
+"""Largest number of elements of a broadcast constant that is stored instead of computed."""
 CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -33,17 +33,17 @@ CALLS = {
     "checkpoint": "jaxpr",
     "remat2": "jaxpr",
 }
-"""Primitives that run a jaxpr, and the parameter that holds it."""
+"""Primitives that call a jaxpr, and the parameter that contains it."""
 IDENTITIES = {"copy", "copy_p", "optimization_barrier", "sharding_constraint", "stop_gradient"}
 DTYPES = {"bool", "float32", "int8", "int16", "int32", "uint8", "uint16", "uint32"}
 
 
 TracedValues = list[Any]
-"""Values of a traced program's variables: arrays, or names of arrays."""
+"""Values of variables: arrays, or `Named` arrays."""
 
 
 class Named(NamedTuple):
-    """An array that is not known before the program runs."""
+    """An array whose values are unknown while tracing."""
 
     name: str
     shape: tuple[int, ...]
@@ -56,22 +56,22 @@ def trace(
     carry: Any = (),
     metadata: dict[str, Any] | None = None,
 ) -> Program:
-    """Traces the program that computes a policy.
+    """Trace a policy to a program.
 
     Args:
-        function: (obs, carry, start bool [B]) -> (action, carry); every array [B, ...].
-        obs: an example; a pytree of dicts, tuples and lists.
-        carry: of an episode's start, any pytree of arrays; () if it has no memory.
-        metadata: of the file; plain values.
+        function: (obs, carry, start bool [B]) -> (action, carry); all arrays are [B, ...].
+        obs: an example observation, a pytree of dicts, tuples and lists.
+        carry: the carry at the start of an episode, a pytree of arrays; () without memory.
+        metadata: plain values to store in the file.
 
     Raises:
-        ValueError: the function uses an operation that programs do not know.
+        ValueError: the function uses an operation that is not supported.
     """
     start = np.zeros(np.shape(jax.tree.leaves(obs)[0])[:1], bool)
     make = jax.make_jaxpr(function, return_shape=True)
     closed, (action, next_carry) = make(obs, carry, start)
     if str(jax.tree.structure(next_carry)) != str(jax.tree.structure(carry)):
-        raise ValueError("the policy returns another carry than it takes")
+        raise ValueError("the policy must return a carry with the same structure as its input.")
     initial = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
     names = [*_names("obs", obs), *(f"carry.{i}" for i in range(len(initial))), "start"]
     arguments = [
@@ -104,14 +104,14 @@ class _Builder:
     """A program under construction."""
 
     def __init__(self) -> None:
-        """Starts without equations."""
+        """Create an empty program."""
         self.equations: list[Equation] = []
         self.constants: dict[str, np.ndarray] = {}
         self._known: dict[Any, str] = {}
         self._kept_alive: list[Any] = []
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> TracedValues:
-        """Runs a jaxpr; returns its results, each an array or a name."""
+        """Evaluate a jaxpr; return its results, as arrays or `Named` arrays."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
         def value(var: Any) -> Any:
@@ -124,19 +124,19 @@ class _Builder:
         return [value(var) for var in jaxpr.outvars]
 
     def name(self, value: Any) -> str:
-        """The name of a value in the program; an array becomes a constant."""
+        """Return the name of a value in the program; an array is added as a constant."""
         if isinstance(value, Named):
             return value.name
         array = np.asarray(value)
         key = (str(array.dtype), array.tobytes()) if array.ndim == 0 else id(value)
         if key not in self._known:
             self._known[key] = f"c{len(self._known)}"
-            self._kept_alive.append(value)  # so that its id is not used again
+            self._kept_alive.append(value)  # keeps its id unique
             self.constants[self._known[key]] = array
         return self._known[key]
 
     def _call(self, function: Callable, *values: Any) -> TracedValues:
-        """Runs a function that is written in JAX; returns its results."""
+        """Evaluate a JAX function; return its results."""
         shapes = [jax.ShapeDtypeStruct(np.shape(v), v.dtype) for v in values]
         closed = jax.make_jaxpr(function)(*shapes)
         return self.run(closed.jaxpr, closed.consts, values)
@@ -151,7 +151,7 @@ class _Builder:
         if op == "scan":
             return self._loop(eqn.params, values)
         size = sum(var.aval.size for var in eqn.outvars)
-        if known and not (op == "broadcast_in_dim" and size > LARGEST_BROADCAST):
+        if known and not (op == "broadcast_in_dim" and size > MAX_BROADCAST):
             results = eqn.primitive.bind(*values, **eqn.params)
             return list(results) if eqn.primitive.multiple_results else [results]
         function = rewrite(eqn)
@@ -163,11 +163,11 @@ class _Builder:
         op, aval = eqn.primitive.name, eqn.outvars[0].aval
         if op not in OPERATIONS:
             raise ValueError(
-                f"the policy uses the operation {op!r}, which an exported file cannot hold; it can "
-                f"hold {', '.join(OPERATIONS)} and what is made of them"
+                f"the policy uses the operation {op!r}, which cannot be exported. Supported: "
+                f"{', '.join(OPERATIONS)}."
             )
         if str(aval.dtype) not in DTYPES:
-            raise ValueError(f"the policy computes in {aval.dtype}, which a file cannot hold")
+            raise ValueError(f"the policy computes in {aval.dtype}, which cannot be exported.")
         params = PARAMETER_RULES[op](eqn.params) if op in PARAMETER_RULES else {}
         output = f"v{len(self.equations)}"
         inputs = tuple(self.name(value) for value in values)
@@ -175,30 +175,31 @@ class _Builder:
         return Named(output, tuple(aval.shape), aval.dtype)
 
     def _loop(self, params: Settings, values: TracedValues) -> TracedValues:
-        """Unrolls a scan."""
-        length, (fixed, carried) = params["length"], _scan_sizes(params)
-        if length > LONGEST_LOOP:
+        """Unroll a scan."""
+        length, (num_consts, num_carry) = params["length"], _scan_sizes(params)
+        if length > MAX_ITERATIONS:
             raise ValueError(
-                f"the policy has a loop of {length} rounds; a file holds up to {LONGEST_LOOP}"
+                f"the policy has a loop of {length} iterations. The export supports at most "
+                f"{MAX_ITERATIONS}."
             )
         closed = params["jaxpr"]
-        consts, carry = values[:fixed], values[fixed : fixed + carried]
+        consts, carry = values[:num_consts], values[num_consts : num_consts + num_carry]
         rows = []
         for i in reversed(range(length)) if params["reverse"] else range(length):
             row = [
                 self._call(lambda x, i=i: lax.index_in_dim(x, i, keepdims=False), x)[0]
-                for x in values[fixed + carried :]
+                for x in values[num_consts + num_carry :]
             ]
             results = self.run(closed.jaxpr, closed.consts, [*consts, *carry, *row])
-            carry = results[:carried]
-            rows.append(results[carried:])
+            carry = results[:num_carry]
+            rows.append(results[num_carry:])
         rows = rows[::-1] if params["reverse"] else rows
         columns = zip(*rows, strict=True)
         return [*carry, *(self._call(lambda *r: jnp.stack(r), *c)[0] for c in columns)]
 
 
 def _scan_sizes(params: Settings) -> tuple[int, int]:
-    """The numbers of constants and of carried values that a scan takes first."""
+    """Return the numbers of constants and carried values of a scan."""
     if "num_consts" in params:  # JAX before 0.11
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -208,7 +209,7 @@ def _scan_sizes(params: Settings) -> tuple[int, int]:
 def _needed(
     builder: _Builder, results: Sequence[str]
 ) -> tuple[tuple[Equation, ...], dict[str, np.ndarray]]:
-    """The equations and constants that results depend on."""
+    """Return the equations and constants that the results depend on."""
     needed, equations = set(results), []
     for equation in reversed(builder.equations):
         if equation.output in needed:
@@ -223,14 +224,14 @@ def _port(named: Named) -> Port:
 
 
 def _names(root: str, tree: Any) -> list[str]:
-    """`root`, or `root.part` of each leaf."""
+    """Return `root`, or `root.part` for each leaf."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     parts = (jax.tree_util.keystr(path, simple=True, separator=".") for path in paths)
     return [f"{root}.{part}" if part else root for part in parts]
 
 
 def _numbered(tree: Any) -> Any:
-    """The tree with its leaves' numbers for leaves, in dicts and lists alone."""
+    """Return a tree of dicts and lists with the index of each leaf in its place."""
 
     def plain(part: Any) -> Any:
         if isinstance(part, dict):

@@ -1,10 +1,9 @@
-"""Logical shards: the parts of a run, and their assignment to devices.
+"""Logical shards of a run, and their assignment to devices.
 
-A run's environments are divided into `num_shards` parts with keys of their own. Each device holds
-one shard or several (then under `vmap`), so that the curve depends on the number of shards and not
-on the number of devices. The functions that a `Shards` maps see one shard and communicate
-through `psum` and `pmax` alone. Agents that train side by side, `members`, form one more axis,
-outside of the shards.
+A run's environments are divided into `num_shards` shards, each with its own keys. A device computes
+one or several shards (with `vmap`). So results depend on the number of shards, not of devices.
+Functions that `Shards` maps see one shard, and communicate only through `psum` and `pmax`. Several
+agents (`members`) form one more axis, outside of the shards.
 """
 
 import contextlib
@@ -35,21 +34,22 @@ MEMBER_AXIS = "member"
 
 
 Axes = Any
-"""A prefix pytree of 0, for arrays with an axis of their own for each shard (or member), and None,
-for those that all have in common."""
+"""A prefix pytree of 0, for arrays with a leading axis of shards (or members), and None, for arrays
+that all share."""
 
 
 def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
-    """Makes CPU cores visible as devices; only before JAX's first use of a back end.
+    """Make CPU cores visible as devices. This has no effect after JAX's first use of a backend.
 
-    XLA's CPU runtime gains next to nothing from a second core on this kind of work, but does from
-    a second device. `devices` 0 takes every core that the process may run on.
+    XLA gains almost nothing from a second core in these programs, but much from a second device.
 
-    It also hands operations that do not depend on each other to threads, and then a call of the
-    host waits for one to wake up: programs that call the host do without, unless XLA_FLAGS say
-    otherwise.
+    Args:
+        devices: number of devices; 0: all cores that the process may run on.
+        calls_host: True for programs that call the host. XLA runs independent operations in
+            threads, and a host call would wait for one to wake up. This turns the threads off,
+            unless XLA_FLAGS sets them.
     """
-    # In a notebook JAX may be in use already: then its devices stay.
+    # In a notebook, JAX may have started already. Then its devices stay.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", devices or cpu_cores())
         flags = os.environ.get("XLA_FLAGS", "")
@@ -60,32 +60,32 @@ def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
 def use_compilation_cache() -> None:
     """Store compiled programs in JAX's cache folder, by default ~/.cache/purejaxppo/xla.
 
-    Loading a compiled program runs its code. So a folder that is created here is private to the
-    user, and a folder that other users can write to is not used. Without a folder that can be
-    written, each process compiles its programs.
+    Loading a compiled program runs its code. So a new folder is private to the user, and a folder
+    that other users can write to is not used. Without a writable folder, each process compiles its
+    programs.
     """
-    named = jax.config.values["jax_compilation_cache_dir"]
-    if not named or "://" not in named:
-        folder = _cache_folder(named)
+    configured = jax.config.values["jax_compilation_cache_dir"]
+    if not configured or "://" not in configured:
+        folder = _cache_folder(configured)
         jax.config.update("jax_compilation_cache_dir", folder and str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def _cache_folder(named: str | None) -> Path | None:
-    """Create the folder of compiled programs; None if it cannot be used."""
+def _cache_folder(configured: str | None) -> Path | None:
+    """Create the folder of compiled programs; return None if it cannot be used."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = Path(named or base / "purejaxppo" / "xla")
+        folder = Path(configured or base / "purejaxppo" / "xla")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not named:
+        if not configured:
             with tempfile.TemporaryFile(dir=folder):
                 pass
-        found = folder.stat()
+        status = folder.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: home folder not found
-        log.debug("compiled programs are not stored: %s", error)
+        log.debug("compiled programs are not cached: %s", error)
         return None
-    if os.name == "posix" and (found.st_uid not in (0, os.getuid()) or found.st_mode & 0o022):
+    if os.name == "posix" and (status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022):
         log.warning(
             "%s: compiled programs are not cached, because other users can write to this folder. "
             "Delete it, or set JAX_COMPILATION_CACHE_DIR to another folder.",
@@ -96,23 +96,21 @@ def _cache_folder(named: str | None) -> Path | None:
 
 
 class Shards:
-    """Maps functions of one shard of one agent over all shards, and over all agents if asked for.
+    """Maps functions of one shard of one agent over all shards and agents.
 
-    Devices form a mesh ("seed", "env"): agents that train side by side (members) are spread first,
-    since they do not communicate; the shards of each use the devices that are left.
+    Devices form a mesh ("seed", "env"). Agents (members) are spread over devices first, since they
+    do not communicate. The shards of each agent use the remaining devices.
 
     Args:
-        num_shards: logical shards D.
-        devices: to spread them over; the largest numbers of them that divide members and D are
-            used.
-        num_members: agents M that train side by side, on a leading axis of arrays; 0: one, without
-            an axis for it.
+        num_shards: number of logical shards D.
+        devices: available devices. The largest numbers that divide M and D are used.
+        num_members: number of agents M, on a leading axis of arrays; 0: one agent without the axis.
     """
 
     def __init__(
         self, num_shards: int, devices: list[jax.Device] | None = None, num_members: int = 0
     ) -> None:
-        """Assigns members and shards to devices."""
+        """Assign members and shards to devices."""
         devices = devices or []
         across = largest_divisor(num_members or 1, len(devices))
         along = largest_divisor(num_shards, len(devices) // across)
@@ -134,25 +132,25 @@ class Shards:
         self.axes = tuple(names)
 
     def psum(self, x: T) -> T:
-        """Sums a pytree over all shards, inside a mapped function."""
+        """Return the sum of a pytree over all shards, inside a mapped function."""
         return jax.lax.psum(x, self.axes) if self.axes else x
 
     def pmax(self, x: T) -> T:
-        """The maximum of a pytree over all shards, inside a mapped function."""
+        """Return the maximum of a pytree over all shards, inside a mapped function."""
         return jax.lax.pmax(x, self.axes) if self.axes else x
 
     def any_member(self, x: jax.Array) -> jax.Array:
-        """True if a bool [] holds for any agent on this device, inside a mapped function."""
+        """Return whether `x`, bool [], is True for any agent on this device."""
         return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members > 1 else x
 
     def in_turn(self, function: Callable[..., T]) -> Callable[..., T]:
-        """`function` as mapped functions use it; on a CPU, members compute it one after another.
+        """Return a function that members compute one after another on a CPU.
 
-        The arrays of one agent's minibatch stay in a core's cache where those of all do not. Where
-        shards add up, members do so together, in one sum; and accelerators compute all at once.
+        The arrays of one agent's minibatch fit into a core's cache, those of all do not. With
+        communication between shards, and on accelerators, members still compute together.
         """
-        together = self.num_members < 2 or self.axes or platforms.is_accelerated()
-        return function if together else sequential_vmap(function)
+        is_joint = self.num_members < 2 or self.axes or platforms.is_accelerated()
+        return function if is_joint else sequential_vmap(function)
 
     def map(
         self,
@@ -161,11 +159,14 @@ class Shards:
         out_axes: Axes,
         members: tuple[Axes, Axes] = (0, 0),
     ) -> Callable[..., T]:
-        """Runs `function` on every shard, and for every member where there are members.
+        """Return a function that runs `function` on every shard of every member.
 
-        `in_axes` and `out_axes` are `Axes` of shards: 0 for an axis D, which the function does not
-        see. `members` gives the same for members' arguments
-        and results: a tuple with an entry per argument, or one for all; a member axis M leads.
+        Args:
+            function: function of one shard of one member.
+            in_axes: `Axes` of shards, one entry per argument: 0 for a leading axis D.
+            out_axes: `Axes` of shards of the result.
+            members: the same for members, (arguments, results), with the axis M before D. An int
+                or None for the arguments applies to all of them.
         """
         in_members, out_members = members
         if not isinstance(in_members, tuple):
@@ -196,7 +197,7 @@ class Shards:
         return functools.wraps(function)(inner)
 
     def shardings(self, axes: Axes) -> Tree:
-        """The shardings of arrays with such axes, as a prefix pytree (None: one device)."""
+        """Return the shardings of arrays with these axes, a prefix pytree; None for one device."""
         if self.mesh is None:
             return None
         mesh = self.mesh
@@ -208,7 +209,7 @@ class Shards:
         )
 
     def everywhere(self) -> NamedSharding | None:
-        """The sharding of arrays that are replicated on every device (None: one device)."""
+        """Return the sharding of arrays replicated on all devices; None for one device."""
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
     def _specs(self, axes: Axes, members: int | None) -> Tree:
@@ -221,12 +222,12 @@ class Shards:
 
 
 def largest_divisor(n: int, limit: int) -> int:
-    """The largest divisor of n that is not above a limit; 1 if the limit is 0."""
+    """Return the largest divisor of n that is at most `limit`; 1 if the limit is 0."""
     return max((k for k in range(1, limit + 1) if n % k == 0), default=1)
 
 
 def _squeezed(function: Callable, in_axes: Axes, out_axes: Axes) -> Callable:
-    """`function` with a length-1 axis taken off its inputs and put on its outputs."""
+    """Return `function` with a length-1 axis removed from its inputs and added to its outputs."""
 
     def on_local(change: Callable, axes: Axes, tree: Tree) -> Tree:
         return jax.tree.map(

@@ -457,9 +457,9 @@ def test_the_cases_cover_every_operation_and_every_rule(monkeypatch):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (jnp.sort, "the operation 'sort', which an exported file cannot hold"),
+        (jnp.sort, "the operation 'sort', which cannot be exported"),
         (lambda x: x.astype(jnp.bfloat16) + 1, "the policy computes in bfloat16"),
-        (lambda x: lax.scan(lambda c, _: (c + x, 0), x, None, 300)[0], "a loop of 300 rounds"),
+        (lambda x: lax.scan(lambda c, _: (c + x, 0), x, None, 300)[0], "a loop of 300 iterations"),
         (lambda x: index(x) & 1, "'and' of the bits of numbers"),
         (lambda x: lax.pad(x, jnp.float32(0), ((0, 0, 1), (0, 0, 0))), "'pad' between elements"),
     ],
@@ -570,10 +570,13 @@ def test_the_metadata_has_the_environment_and_the_steps(runs, tmp_path):
     [
         (["--run", "nowhere", "--to", "a.npz"], "nowhere: not a run folder"),
         (["--to", "a.npz"], "--run is missing. Give a run folder"),
-        (["--run", "pendulum"], "--to needs the file to write"),
-        (["--run", "pendulum", "--to", "a.txt"], "a.txt: an exported policy ends in .onnx or .npz"),
+        (["--run", "pendulum"], "--to is missing. Give the file"),
+        (["--run", "pendulum", "--to", "a.txt"], "a.txt: the file name must end in .onnx or .npz"),
         (["--run", "pendulum", "--to", "no/a.npz"], "the folder no does not exist"),
-        (["--run", "pendulum", "--to", "there.npz"], "there.npz exists: --force replaces it"),
+        (
+            ["--run", "pendulum", "--to", "there.npz"],
+            "there.npz exists. Use --force to overwrite it",
+        ),
         (["--run", "pendulum", "--to", "folder.npz"], "folder.npz is a folder"),
         (
             ["--run", "pendulum", "--to", "a.npz", "--batch", "0"],
@@ -647,7 +650,9 @@ def test_a_file_whose_actions_differ_is_not_written(suffix, runs, tmp_path, monk
     agent = restore(runs / "pendulum")
     noisy = jax.tree.map(lambda x: x + 0.3, agent.state.params)
     agent = replace(agent, state=agent.state.replace(params=noisy))
-    with pytest.raises(ValueError, match="not written, since its actions are not the agent's"):
+    with pytest.raises(
+        ValueError, match=r"was not written, because .* of its actions differ from the agent's"
+    ):
         export.export(agent, tmp_path / f"policy{suffix}")
     assert list(tmp_path.iterdir()) == []
 

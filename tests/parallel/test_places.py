@@ -42,11 +42,14 @@ SRUN = {
     "SLURM_CPUS_ON_NODE": "1024",
 }
 PLACES = [
-    (["--process_id", "1"], "started by hand need --coordinator HOST:PORT, --num_processes and"),
-    (["--coordinator", "here:1"], "Add the missing ones."),
-    (["--num_processes", "2", "--process_id", "2"], "2 processes are numbered from 0 to 1"),
-    (["--coordinator", "here"], "--coordinator here is not of the form HOST:PORT"),
-    (["--coordinator", "here:http"], "is not of the form HOST:PORT"),
+    (["--process_id", "1"], "started by hand require --coordinator HOST:PORT, --num_processes and"),
+    (["--coordinator", "here:1"], "Add the missing flags."),
+    (
+        ["--num_processes", "2", "--process_id", "2"],
+        "--process_id = 2: must be from 0 to 1 for 2 processes",
+    ),
+    (["--coordinator", "here"], "--coordinator = here: must be HOST:PORT"),
+    (["--coordinator", "here:http"], "must be HOST:PORT"),
     (["--process_id", "first"], "--process_id = 'first': must be"),
 ]
 
@@ -145,9 +148,9 @@ def test_an_interactive_shell_of_a_job_is_not_distributed():
     ],
 )
 def test_the_error_of_a_missing_launcher_variable_names_it(environ, name):
-    with pytest.raises(ValueError, match=f"^{name} = empty: .*has to set it"):
+    with pytest.raises(ValueError, match=f"^{name} = empty: .*must set"):
         places.launched(without(environ, name))
-    with pytest.raises(ValueError, match=f"^{name} = some: .*has to set it"):
+    with pytest.raises(ValueError, match=f"^{name} = some: .*must set"):
         places.launched({**environ, name: "some"})
 
 
@@ -237,8 +240,8 @@ def test_a_missing_process_gets_a_one_sentence_error_after_waiting(index):
     assert result(by_hand(port, index, "--wait_seconds", "0.5")) == (
         2,
         "",
-        f"error: process {index} waited 0.5 s at 127.0.0.1:{port}, but not all 2 processes came. "
-        f"Start all of them, with one --coordinator that they reach.\n",
+        f"error: process {index}: not all 2 processes connected to 127.0.0.1:{port} within 0.5 s. "
+        f"Start all of them with the same --coordinator, which they must be able to reach.\n",
     )
 
 
@@ -249,7 +252,7 @@ def test_a_port_in_use_gets_a_one_sentence_error():
     assert (code, out) == (2, "")
     assert err == (
         f"error: port {port} of process 0 cannot be used (Address already in use). Choose another "
-        f"one with --coordinator HOST:PORT.\n"
+        f"port with --coordinator HOST:PORT.\n"
     )
 
 

@@ -321,7 +321,7 @@ def test_another_sweep_in_the_same_folder_is_rejected(swept, config_file, capsys
         "contains a sweep with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']"
         in error
     )
-    assert "--clobber to delete this run" in error
+    assert "--clobber to delete it" in error
     assert table(swept) == before
 
 
