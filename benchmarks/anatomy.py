@@ -87,7 +87,7 @@ def measure(sizes: dict[str, Any], args: Any) -> dict[str, harness.Result]:
     if registry.on_host(parts.config.env):
         envs = [parts.env, registry.make(parts.config.env, parts.env.spec.num_envs)]
         stages.append(pool_stage(envs[-1], actions))
-    results = harness.in_turns({str(i): stage for i, stage in enumerate(stages)}, args)
+    results = harness.alternate({str(i): stage for i, stage in enumerate(stages)}, args)
     for env in envs:
         env.close()
     return results

@@ -173,7 +173,7 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
         "steps_per_update": programs.steps_per_update,
     }
     started, spent = time.perf_counter(), cpu_seconds()
-    programs.compile(on_cards(programs))
+    programs.compile(shapes_on_gpus(programs))
     spent = cpu_seconds() - spent
     program = launches.Program(programs.train_chunk.as_text())
     memory = programs.train_chunk.memory_analysis()
@@ -204,7 +204,7 @@ def cpu_seconds() -> float:
     return sum(x.ru_utime + x.ru_stime for x in used)
 
 
-def on_cards(programs: Any) -> Any:
+def shapes_on_gpus(programs: Any) -> Any:
     """Return the shapes of a state on the GPUs."""
     import jax
 

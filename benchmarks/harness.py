@@ -298,7 +298,7 @@ def timed(run: Callable[[int], int], count: int) -> tuple[int, float]:
     return steps, time.perf_counter() - started
 
 
-def in_turns(runs: dict[str, Callable[[int], int]], args: argparse.Namespace) -> dict[str, Result]:
+def alternate(runs: dict[str, Callable[[int], int]], args: argparse.Namespace) -> dict[str, Result]:
     """Time functions (updates -> steps) of this process in alternation."""
     counts = {name: calibrate(run, args.seconds) for name, run in runs.items()}
     results = {name: Result([], {}) for name in runs}

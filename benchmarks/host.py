@@ -158,7 +158,7 @@ def main() -> None:
             name: [python_of(contender, args), *worker, task, name]
             for name, contender in contenders.items()
             if (not args.contenders or name in args.contenders)
-            and is_there(f"{task}, {name}", python_of(contender, args), contender.needs)
+            and has_modules(f"{task}, {name}", python_of(contender, args), contender.needs)
         }
         results = harness.measure(commands, args.rounds)
         harness.show(task, results, "sb3", "sbx")
@@ -174,7 +174,7 @@ def python_of(contender: Contender, args: argparse.Namespace) -> str:
     return args.peer_python if contender.peer else sys.executable
 
 
-def is_there(contender: str, python: str, names: tuple[str, ...]) -> bool:
+def has_modules(contender: str, python: str, names: tuple[str, ...]) -> bool:
     """Return whether an interpreter finds the modules, and print missing ones."""
     code = (
         "import importlib.util, sys\n"

@@ -112,7 +112,7 @@ def shares(count: int) -> "queue.Queue[list[int]]":
     return found
 
 
-def on(cores: list[int], command: list[str]) -> list[str]:
+def on_cores(cores: list[int], command: list[str]) -> list[str]:
     """Return a command that runs only on the given cores, or on all if none are given."""
     return ["taskset", "-c", ",".join(map(str, cores)), *command] if cores else command
 
@@ -124,10 +124,10 @@ def run(
     run_dir = folder / f"{Path(config).stem}-s{seed}"
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
     started = time.perf_counter()
-    harness.call(on(cores, [*command, *flags, "--run_dir", str(run_dir)]))
+    harness.call(on_cores(cores, [*command, *flags, "--run_dir", str(run_dir)]))
     seconds = time.perf_counter() - started
     score = [sys.executable, "-c", SCORE, str(run_dir), str(episodes)]
-    scores = json.loads(harness.call(on(cores, score)).splitlines()[-1])
+    scores = json.loads(harness.call(on_cores(cores, score)).splitlines()[-1])
     rows = harness.metrics(run_dir)
     names = "global_step", "seconds", "eval/return_mean"
     return {

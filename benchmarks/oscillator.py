@@ -69,7 +69,7 @@ def measure(
 ) -> list[harness.Row]:
     """Time functions in alternation, and return and print their rows."""
     rows = []
-    for what, result in harness.in_turns(runs, args).items():
+    for what, result in harness.alternate(runs, args).items():
         speed = result.median()
         print(f"{what:16} {ensembles:5} x {neurons:6,} neurons: {speed:.3g} neuron-steps/s")
         sizes = {"ensembles": ensembles, "neurons": neurons}

@@ -57,32 +57,32 @@ def rollouts(env):
     return found
 
 
-def place(decision, k):
+def row_in_rollout(decision, k):
     """Return the row of a decision in rollout k, or 0 if the decision was made before it."""
     return max(decision.row - k * T, 0)
 
 
-def learned_in(script, k):
+def trained_decisions(script, k):
     """Yield (slot, episode, the decisions of the episode that rollout k is trained on)."""
     for n, episodes in enumerate(script.episodes):
         for episode in episodes:
             yield n, episode, [d for d in episode if d.closed // T == k and not d.lost]
 
 
-def by_decision(script, k, value, gamma=GAMMA, lam=LAMBDA):
+def estimate_per_decision(script, k, value, gamma=GAMMA, lam=LAMBDA):
     """Return (valid, advantages) [T, N] of rollout k, computed per decision.
 
     `value` is a function (slot, episode, index of a decision or of the last observation) -> v.
     """
     valid, advantage = np.zeros((T, N), bool), np.zeros((T, N))
-    for n, episode, closed in learned_in(script, k):
+    for n, episode, closed in trained_decisions(script, k):
         later = 0.0
         for d in reversed(closed):
             i = episode.index(d)
             bootstrap = 0.0 if d.terminated else value(n, episode, i + 1)
             later = d.reward + gamma * bootstrap - value(n, episode, i) + gamma * lam * later
-            assert not valid[place(d, k), n]
-            valid[place(d, k), n], advantage[place(d, k), n] = True, later
+            assert not valid[row_in_rollout(d, k), n]
+            valid[row_in_rollout(d, k), n], advantage[row_in_rollout(d, k), n] = True, later
     return valid, advantage
 
 
@@ -100,7 +100,7 @@ def test_advantages_with_absent_rows_by_hand():
     start = np.array([1, 0, 0, 0, 0, 0, 0], bool)[:, None]
     valid = np.array([1, 0, 0, 1, 1, 0, 0], bool)[:, None]
     truncated = np.array([0, 0, 0, 0, 0, 1, 0], bool)[:, None]
-    rows = joined([1, 2, 3, 4, 2, 3, 0], truncated, absent, start, valid)
+    rows = join_decisions([1, 2, 3, 4, 2, 3, 0], truncated, absent, start, valid)
     value = np.array([1, 99, 99, 3, 2, 99, 8], np.float32)[:, None]
     out = estimate(rows, value, np.zeros(1, np.float32), 0.5, 0.5)
     np.testing.assert_array_equal(out.advantage[:, 0], [7.4375, 0, 0, 3.75, 7, 0, 0])
@@ -110,14 +110,14 @@ def test_advantages_with_absent_rows_by_hand():
 def test_rows_hold_decisions_with_all_their_rewards_and_their_next_observations(script):
     for k, rows in enumerate(rollouts(script_env(script))):
         transitions = rows.transitions
-        valid, _ = by_decision(script, k, lambda n, episode, i: 0.0)
+        valid, _ = estimate_per_decision(script, k, lambda n, episode, i: 0.0)
         np.testing.assert_array_equal(transitions.valid, valid)
         obs, after = map(np.asarray, obs_storage.before_and_after(rollout.FULL_OBS, rows))
         assert np.all(np.abs(obs[valid]) < GARBAGE) and np.all(np.abs(after[valid]) < GARBAGE)
         assert not np.any(transitions.reward[~valid])
-        for n, episode, closed in learned_in(script, k):
+        for n, episode, closed in trained_decisions(script, k):
             for d in closed:
-                at = place(d, k), n
+                at = row_in_rollout(d, k), n
                 np.testing.assert_array_equal(obs[at], d.obs)
                 np.testing.assert_array_equal(after[at], d.next_obs)
                 np.testing.assert_allclose(transitions.reward[at], d.reward, atol=1e-5)
@@ -177,9 +177,9 @@ def test_advantages_equal_those_computed_per_decision(script, rnn, make_config, 
     before = state.rollout
     for k, key in enumerate(jax.random.split(jax.random.key(1), ROLLOUTS)):
         before, batch, losses = update(before, key)
-        valid, advantage = by_decision(script, k, value)
-        np.testing.assert_array_equal(in_rows(batch.valid, config), valid)
-        ours = np.where(valid, in_rows(batch.advantage, config), 0.0)
+        valid, advantage = estimate_per_decision(script, k, value)
+        np.testing.assert_array_equal(to_rows(batch.valid, config), valid)
+        ours = np.where(valid, to_rows(batch.advantage, config), 0.0)
         np.testing.assert_allclose(ours, advantage, atol=2e-4)
         assert losses.clipfrac == 0
         # The log-probabilities equal those of acting, so the observations and carries do, too.
@@ -187,7 +187,7 @@ def test_advantages_equal_those_computed_per_decision(script, rnn, make_config, 
 
 
 def test_with_a_constant_value_every_advantage_is_zero(script):
-    env = paying_one(script)
+    env = constant_reward_env(script)
     value = 1 / (1 - GAMMA)
     for rows in rollouts(env):
         transitions = rows.transitions
@@ -312,7 +312,7 @@ def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(rnn, make_con
     assert returns[0] < returns[1] and returns[1] > 3
 
 
-def run_of(total_timesteps, make_config, **ppo):
+def make_run_config(total_timesteps, make_config, **ppo):
     """Return a config of 4 agents that decide 4 times in 13 rows: 16 decisions per update."""
     return make_config(
         env={"name": "dummy/vector", "num_envs": 4},
@@ -329,13 +329,13 @@ def test_a_run_ends_after_its_decisions_and_schedules_follow_them(
 ):
     """100 decisions are 7 updates of 16 decisions, each 0.16 of the run, and not 2 of 52 rows."""
     monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: late_env(n))
-    config = run_of(100, make_config, learning_rate=0.1, learning_rate_schedule="linear")
+    config = make_run_config(100, make_config, learning_rate=0.1, learning_rate_schedule="linear")
     assert session.train(config, tmp_path / "run") == 0
     rows = read_csv(tmp_path / "run" / "metrics.csv")
     assert [row["global_step"] for row in rows] == [16, 32, 48, 64, 80, 96, 112]
     rates = 0.1 * (1 - 0.16 * np.arange(7))
     np.testing.assert_allclose([row["charts/learning_rate"] for row in rows], rates, rtol=1e-6)
-    parts = make_parts(run_of(100, make_config, learning_rate_schedule="constant"))
+    parts = make_parts(make_run_config(100, make_config, learning_rate_schedule="constant"))
     state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
     step = jax.jit(train_program(parts))
     for rate in rates:
@@ -352,7 +352,7 @@ def test_a_run_ends_after_its_decisions_and_schedules_follow_them(
 def test_a_run_of_agents_that_never_decide_ends(make_config, monkeypatch, tmp_path, capsys):
     script = write(13, 4, empty=1.0)
     monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: script_env(script))
-    assert session.train(run_of(50, make_config), tmp_path / "run") == 0
+    assert session.train(make_run_config(50, make_config), tmp_path / "run") == 0
     out = capsys.readouterr().out
     assert (
         "total_timesteps = 50: the agents decide too rarely. The run ended after 0 decisions in "
@@ -366,7 +366,7 @@ def test_an_open_decision_of_another_agent_is_not_resumed(valid):
     absent, asked = no.copy(), ~no
     absent[0], asked[0] = True, False
     before = OpenDecision(5 * one, 0 * one, 0 * one, 2 * one, one == valid, one == 0, ())
-    rows = joined([1, 1, 1], no, absent, no, asked, before)
+    rows = join_decisions([1, 1, 1], no, absent, no, asked, before)
     assert rows.valid[:, 0].tolist() == [valid, True, True]
     assert rows.absent[:, 0].tolist() == [not valid, False, False]
     assert rows.reward[:, 0].tolist() == [3.0 * valid, 1.0, 1.0]
@@ -376,7 +376,7 @@ def test_an_open_decision_of_another_agent_is_not_resumed(valid):
 # Helpers and environments of the tests above.
 
 
-def joined(reward, truncated, absent, start, valid, before=None):
+def join_decisions(reward, truncated, absent, start, valid, before=None):
     """Join rows of one column [T, 1] into decisions, after an open decision or none."""
     reward = np.array(reward, np.float32)[:, None]
     zero = np.zeros_like(reward)
@@ -436,7 +436,7 @@ def network_values(parts, agent):
     return value
 
 
-def in_rows(units, config):
+def to_rows(units, config):
     """Reshape an array of units to rows [T, N]."""
     if config.network.rnn == "none":
         return np.asarray(units).reshape(T, N)
@@ -444,7 +444,7 @@ def in_rows(units, config):
     return np.asarray(units).reshape(T // length, N, length).swapaxes(1, 2).reshape(T, N)
 
 
-def half_of(script, which):
+def half_slots(script, which):
     """Return one half of the slots of a script."""
     mine = slice(which * N // 2, (which + 1) * N // 2)
     rows = [jax.tree.map(lambda x: x[mine], row) for row in script.rows]
@@ -452,7 +452,7 @@ def half_of(script, which):
     return type(script)(rows, first, script.episodes[mine])
 
 
-def paying_one(script):
+def constant_reward_env(script):
     """Return the environments of a script in two parts, with a reward of 1 for each decision."""
     rows = [row._replace(reward=np.zeros_like(row.reward)) for row in script.rows]
     for n, episodes in enumerate(script.episodes):

@@ -40,7 +40,7 @@ def docstring(name):
     return ast.get_docstring(ast.parse((ROOT / f"examples/{name}.py").read_text()))
 
 
-def in_python(name):
+def python_code(name):
     """Return the Python code of a docstring, at small size."""
     block = docstring(name).partition("In Python")[2].partition("On the command line")[0]
     code = "\n".join(x for x in block.splitlines() if not x or x.startswith("    "))
@@ -54,7 +54,7 @@ def commands(name, verb):
     return [words[1:] for words in lines if words[1] == verb]
 
 
-def small(words, timesteps=128):
+def at_small_size(words, timesteps=128):
     """Return a command line at small size."""
     at = words.index("--total_timesteps") if "--total_timesteps" in words else len(words)
     flags = [f"--{name}={x}" for name, x in SMALL.items() if name != "network.hidden"]
@@ -91,7 +91,7 @@ def test_there_are_ten_examples_of_under_80_lines_that_state_how_to_run_them():
     assert len(NAMES) == 9
     for name in NAMES:
         assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 80
-        assert f"from {name} import" in in_python(name)
+        assert f"from {name} import" in python_code(name)
         assert any(f"{name}.py:" in " ".join(words) for words in commands(name, "train"))
     assert len((ROOT / "examples/ppo_in_one_file.py").read_text().splitlines()) < 200
 
@@ -103,9 +103,9 @@ def test_each_example_trains_on_the_command_line_and_is_evaluated_without_its_fi
 ):
     """One example also resumes and is evaluated in another process."""
     one = request.node.callspec.id == ONE
-    assert main([*small(words), "--run_dir", "run"]) == 0
+    assert main([*at_small_size(words), "--run_dir", "run"]) == 0
     if one:
-        assert main([*small(words, 192), "--run_dir", "run"]) == 0
+        assert main([*at_small_size(words, 192), "--run_dir", "run"]) == 0
         assert "resuming at " in capsys.readouterr().out
     check_run(folder / "run", updates=2 + one)
     for path in folder.glob("*.py"):
@@ -130,7 +130,7 @@ def test_each_example_trains_on_the_command_line_and_is_evaluated_without_its_fi
 @pytest.mark.full
 @pytest.mark.parametrize("words", OTHERS)
 def test_the_other_commands_of_each_example_train(words, folder):
-    assert main([*small(words), "--run_dir", "run"]) == 0
+    assert main([*at_small_size(words), "--run_dir", "run"]) == 0
     check_run(folder / "run", updates=2)
 
 
@@ -152,7 +152,7 @@ def check_run(run, updates):
 )
 def test_each_example_trains_from_python(name, folder):
     here = {"SMALL": SMALL}
-    exec(in_python(name), here)
+    exec(python_code(name), here)
     run = here["run"]
     assert isinstance(run, Run) and isinstance(run.best, Agent)
     assert run.metrics["update"][-1] == 2
@@ -254,7 +254,7 @@ def test_the_callback_in_a_run_writes_its_column_and_tensorboard(folder):
         "from stop_and_histogram import StopAt\n\nclass Now(StopAt):\n"
         "    def __init__(self):\n        super().__init__(0.0)\n"
     )
-    words = small(["train", "--config", "cartpole.yaml", "--callbacks", "now.py:Now"], 6400)
+    words = at_small_size(["train", "--config", "cartpole.yaml", "--callbacks", "now.py:Now"], 6400)
     assert main([*words, "--run_dir", "run"]) == 0
     rows = read_csv(folder / "run/metrics.csv")
     assert rows[-1]["update"] == 5  # the first of twenty evaluations
@@ -270,7 +270,7 @@ def test_the_exported_network_does_not_need_its_file(folder):
         [w for w in commands("own_network", verb) if "runs/net" in w]
         for verb in ("train", "export")
     )
-    assert main(small(train)) == 0
+    assert main(at_small_size(train)) == 0
     (folder / "own_network.py").unlink()
     assert main([*export[:-1], "policy.npz"]) == 0 and main(export) == 0
     obs = np.linspace(-1, 1, 4, dtype=np.float32)
@@ -283,7 +283,7 @@ SWEEPS = [name for name in NAMES if commands(name, "sweep") and name != "predict
 @pytest.mark.full
 def test_a_sweep_over_the_loss_coefficient_is_one_program(folder, capsys):
     (words,) = commands("predict_next", "sweep")
-    assert main([*small(words, 1024), "--run_dir", "swept"]) == 0
+    assert main([*at_small_size(words, 1024), "--run_dir", "swept"]) == 0
     assert "3 settings x 1 seeds in 1 program\n" in capsys.readouterr().out
     paths = sorted((folder / "swept").glob("rounds/000/group-*/batch-*/metrics.csv"))
     rows = [row for path in paths for row in read_csv(path)]
@@ -296,5 +296,5 @@ def test_a_sweep_over_the_loss_coefficient_is_one_program(folder, capsys):
 @pytest.mark.parametrize("name", SWEEPS)
 def test_the_sweep_of_each_example_runs(name, folder):
     for words in commands(name, "sweep"):
-        assert main([*small(words), "--run_dir", "swept"]) == 0
+        assert main([*at_small_size(words), "--run_dir", "swept"]) == 0
         assert (folder / "swept/results.csv").is_file()

@@ -81,7 +81,7 @@ def test_stored_rows_belong_to_existing_cases():
     assert set(QUICK) <= {row["case"] for row in kept}
 
 
-def compiled(case, tmp_path):
+def compile_case(case, tmp_path):
     """Return the new and the stored row of a case."""
     if not (COMPILER / "jax_plugins").is_dir():
         pytest.skip("there is no compiler for GPUs: make gpu-compiler")
@@ -117,14 +117,14 @@ def check_growth(now, before):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", QUICK)
 def test_a_gradient_step_launches_no_more_kernels_than_stored(case, tmp_path):
-    check_growth(*compiled(case, tmp_path))
+    check_growth(*compile_case(case, tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", [x for x in load_script("gpu_programs").CASES if x not in QUICK])
 def test_every_case_launches_no_more_kernels_than_stored(case, tmp_path):
-    check_growth(*compiled(case, tmp_path))
+    check_growth(*compile_case(case, tmp_path))
 
 
 @pytest.mark.toy

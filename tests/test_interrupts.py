@@ -33,7 +33,7 @@ TAKEN = "saving and stopping after this chunk; press Ctrl-C again to exit immedi
 
 
 @pytest.fixture
-def busy(tmp_path):
+def start_busy(tmp_path):
     """A function that starts a process with an endless computation."""
     started = []
 
@@ -57,8 +57,8 @@ def busy(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_process_that_never_returns_to_python(number, busy, tmp_path):
-    process = busy()
+def test_a_signal_ends_a_process_that_never_returns_to_python(number, start_busy, tmp_path):
+    process = start_busy()
     assert (tmp_path / ".video.gif").exists()
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
@@ -68,8 +68,8 @@ def test_a_signal_ends_a_process_that_never_returns_to_python(number, busy, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_signal_goes_to_the_installed_handler_and_the_second_ends_the_process(busy):
-    process = busy("take")
+def test_the_first_signal_goes_to_the_installed_handler_and_the_second_ends_the_process(start_busy):
+    process = start_busy("take")
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline() == f"{TAKEN}\n"
     time.sleep(0.2)
@@ -80,9 +80,9 @@ def test_the_first_signal_goes_to_the_installed_handler_and_the_second_ends_the_
     assert err == "error: interrupted; everything saved so far is intact\n"
 
 
-def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
+def test_a_second_sighup_is_ignored_and_sigterm_then_ends(start_busy):
     """When a terminal closes, the shell sends one SIGHUP and the system another."""
-    process = busy("take")
+    process = start_busy("take")
     for _ in range(2):
         process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
@@ -93,9 +93,9 @@ def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
     assert err == "error: interrupted; everything saved so far is intact\n"
 
 
-def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(busy):
+def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(start_busy):
     """The command `timeout` sends one SIGTERM to the process, and one to its group."""
-    process = busy("take")
+    process = start_busy("take")
     for _ in range(3):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
@@ -108,8 +108,8 @@ def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(bus
 
 
 @pytest.mark.parametrize("words", [(), ("take",)])
-def test_sighup_is_ignored_under_nohup(words, busy):
-    process = busy(*words, prefix=["nohup"])
+def test_sighup_is_ignored_under_nohup(words, start_busy):
+    process = start_busy(*words, prefix=["nohup"])
     process.send_signal(signal.SIGHUP)
     time.sleep(0.3)
     assert process.poll() is None

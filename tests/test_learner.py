@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.trees import assert_same, plain
+from support.trees import assert_same, to_numpy
 
 from purejaxppo import learner, streams
 from purejaxppo.agents import critics, diagnostics, obs_storage, optimizers, ppo
@@ -46,7 +46,7 @@ class Compiled:
         return self.train(self.init(), 4)
 
 
-def watched_step(parts, state, hp):
+def record_step(parts, state, hp):
     """Run `learner.train_step`, and record its intermediate values.
 
     Returns:
@@ -81,8 +81,8 @@ def watched_step(parts, state, hp):
 def assert_close(a, b, tolerance):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance),
-        plain(a),
-        plain(b),
+        to_numpy(a),
+        to_numpy(b),
     )
 
 
@@ -185,22 +185,22 @@ def test_shards_have_separate_environments_and_shared_weights(two_shards):
 
 
 @pytest.fixture(scope="module")
-def watched(make_config):
+def recorded_updates(make_config):
     """Two updates with normalised rewards: the config, and [state, transitions, batch] of each."""
     config = make_config(env=VECTOR, ppo={"normalize_reward": True, "gamma": 0.9})
     parts = make_parts(config)
     # With lambda = 0 the advantage is the TD error, from which the reward follows.
     hp = make_hyperparams(parts.config)._replace(gae_lambda=jnp.float32(0))
-    step, steps = jax.jit(partial(watched_step, parts)), []
+    step, steps = jax.jit(partial(record_step, parts)), []
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     for _ in range(2):
         state, transitions, batch = step(state, hp)
-        steps.append(plain((state, transitions, batch)))
+        steps.append(to_numpy((state, transitions, batch)))
     return config, steps
 
 
-def test_observation_statistics_cover_all_valid_rows(watched):
-    _, steps = watched
+def test_observation_statistics_cover_all_valid_rows(recorded_updates):
+    _, steps = recorded_updates
     rows = [transitions.obs[transitions.valid] for _, transitions, _ in steps]
     for i, (state, transitions, _) in enumerate(steps):
         seen = np.concatenate(rows[: i + 1])
@@ -210,8 +210,8 @@ def test_observation_statistics_cover_all_valid_rows(watched):
         np.testing.assert_allclose(stats.m2[0] / len(seen), seen.var(0), rtol=1e-4)
 
 
-def test_an_update_normalises_observations_by_earlier_statistics(watched):
-    _, ((first, transitions, batch), (_, later, later_batch)) = watched
+def test_an_update_normalises_observations_by_earlier_statistics(recorded_updates):
+    _, ((first, transitions, batch), (_, later, later_batch)) = recorded_updates
     np.testing.assert_allclose(batch.obs.reshape(transitions.obs.shape), transitions.obs, rtol=1e-5)
     stats = first.agent.obs_stats
     expected = (later.obs - stats.mean[0]) / np.sqrt(stats.m2[0] / stats.count + 1e-8)
@@ -220,8 +220,8 @@ def test_an_update_normalises_observations_by_earlier_statistics(watched):
     )
 
 
-def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return(watched):
-    config, steps = watched
+def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return(recorded_updates):
+    config, steps = recorded_updates
     running, seen = np.zeros(NUM_ENVS), []
     for state, transitions, batch in steps:
         done = transitions.terminated | transitions.truncated
@@ -240,8 +240,10 @@ def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return(
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_reward_scale_multiplies_rewards_after_normalisation(make_config, watched, normalize):
-    _, (_, (state, transitions, _)) = watched
+def test_the_reward_scale_multiplies_rewards_after_normalisation(
+    make_config, recorded_updates, normalize
+):
+    _, (_, (state, transitions, _)) = recorded_updates
     rollout, hp = SimpleNamespace(transitions=transitions), SimpleNamespace(gamma=0.9)
     plain_config = make_config(ppo={"normalize_reward": normalize}).ppo
 
@@ -293,7 +295,7 @@ def test_a_correct_constant_critic_gives_zero_advantage_and_policy_gradient(make
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     critic = {"kernel": jnp.zeros((8, 1)), "bias": jnp.full(1, 4.0)}  # 4 = 1 / (1 - gamma)
     agent = state.agent.replace(params=state.agent.params | {"critic": critic})
-    step = jax.jit(partial(watched_step, parts))
+    step = jax.jit(partial(record_step, parts))
     after, transitions, batch = step(state.replace(agent=agent), make_hyperparams(parts.config))
     assert transitions.truncated.any() and not transitions.valid.all()
     np.testing.assert_array_equal(batch.advantage, np.zeros(LENGTH * 4))

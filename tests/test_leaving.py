@@ -56,14 +56,14 @@ def make_agent(make_config):
     return make
 
 
-def exported(agent, path, env):
+def export_and_load(agent, path, env):
     """Return a function from an observation of `env` to its action, by an exported file."""
     export.export(agent, path)
     if path.suffix == ".npz":
         policy = player.load(path)
         batched = policy.program.inputs[0].shape[:1]
         assert batched == (1,)
-        return lambda obs: first(policy(one(env.observation_space, obs))[0])
+        return lambda obs: first_row(policy(add_batch_axis(env.observation_space, obs))[0])
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(path)
     about = session.get_modelmeta().custom_metadata_map
@@ -71,49 +71,51 @@ def exported(agent, path, env):
     types = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(uint8)": np.uint8}
 
     def act(obs):
-        arrays = named("obs", env.observation_space, one(env.observation_space, obs))
+        arrays = name_tensors(
+            "obs", env.observation_space, add_batch_axis(env.observation_space, obs)
+        )
         assert sorted(arrays) == sorted(array["name"] for array in inputs)
         feed = {x.name: arrays[x.name].astype(types[x.type]) for x in session.get_inputs()}
         values = {
             array["name"]: x[0].astype(array["dtype"])
             for array, x in zip(outputs, session.run(None, feed), strict=True)
         }
-        return nested("action", env.action_space, values)
+        return nest_tensors("action", env.action_space, values)
 
     return act
 
 
-def one(space, obs):
+def add_batch_axis(space, obs):
     """Return an observation as a batch of one."""
     if isinstance(space, spaces.Dict):
-        return {name: one(part, obs[name]) for name, part in space.items()}
+        return {name: add_batch_axis(part, obs[name]) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(one(part, x) for part, x in zip(space, obs, strict=True))
+        return tuple(add_batch_axis(part, x) for part, x in zip(space, obs, strict=True))
     return np.asarray(obs)[None]
 
 
-def first(tree):
+def first_row(tree):
     """Return the first row of a batch, without its axis."""
     if isinstance(tree, dict):
-        return {name: first(part) for name, part in tree.items()}
-    return tuple(map(first, tree)) if isinstance(tree, tuple) else tree[0]
+        return {name: first_row(part) for name, part in tree.items()}
+    return tuple(map(first_row, tree)) if isinstance(tree, tuple) else tree[0]
 
 
-def named(name, space, obs):
+def name_tensors(name, space, obs):
     """Return the arrays of an observation by tensor name."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return {name: obs}
     parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-    arrays = [named(f"{name}.{key}", part, obs[key]) for key, part in parts]
+    arrays = [name_tensors(f"{name}.{key}", part, obs[key]) for key, part in parts]
     return {key: x for part in arrays for key, x in part.items()}
 
 
-def nested(name, space, values):
+def nest_tensors(name, space, values):
     """Return the action with the arrays `values`, by tensor name."""
     if isinstance(space, spaces.Dict):
-        return {key: nested(f"{name}.{key}", part, values) for key, part in space.items()}
+        return {key: nest_tensors(f"{name}.{key}", part, values) for key, part in space.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(nested(f"{name}.{i}", part, values) for i, part in enumerate(space))
+        return tuple(nest_tensors(f"{name}.{i}", part, values) for i, part in enumerate(space))
     return values[name]
 
 
@@ -140,7 +142,7 @@ def test_a_raw_simulator_gives_the_returns_of_an_evaluation(number, make_agent, 
         played = [episode_return(env, seed, act) for seed in seeds]
         np.testing.assert_allclose(played, expected, rtol=1e-3, atol=1e-3)
     for suffix in (".npz", *([".onnx"] if number % 6 == 2 else [])):
-        act = exported(agent, tmp_path / f"policy{suffix}", env)
+        act = export_and_load(agent, tmp_path / f"policy{suffix}", env)
         played = [episode_return(env, seed, act) for seed in seeds]
         np.testing.assert_allclose(played, expected, rtol=1e-3, atol=1e-3)
 
@@ -172,7 +174,7 @@ def test_each_row_gets_the_action_of_its_agent(make_agent):
     (action,) = agent.act(row)
     assert -7.0 <= action <= 0.0
     both = agent.act({"agent": [0, 1], "obs": {"0": [2, 2], "1": np.zeros((2, 2))}})
-    assert [one.shape for one in both] == [(2,), (1,)] and both[0].dtype == np.float64
+    assert [row.shape for row in both] == [(2,), (1,)] and both[0].dtype == np.float64
     assert both[0].min() >= 2.0 and both[1] == pytest.approx(action)
     for obs, message in (
         (
@@ -201,7 +203,7 @@ def test_an_exported_file_describes_its_arrays_and_rejects_others(make_agent, tm
     action, _ = policy(({"z": [6]}, [8]))
     assert action["a"].dtype == np.int8 and action["z"][0].tolist()[0][2] in (7, 8)
     by_name, _ = policy({"0": {"z": [6]}, "1": [8]})
-    assert first(by_name)["z"][0].tolist() == first(action)["z"][0].tolist()
+    assert first_row(by_name)["z"][0].tolist() == first_row(action)["z"][0].tolist()
     with pytest.raises(ValueError, match=r"obs.1\[0\] = 9: must be from 7 to 8"):
         policy(({"z": [6]}, [9]))
 

@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def small(callbacks=(), **changes):
+def train_small(callbacks=(), **changes):
     """Train a small run in the folder `run`, without output."""
     env = changes.pop("env", Still)
     return train(env=env, run_dir="run", callbacks=callbacks, quiet=True, **{**SMALL, **changes})
@@ -116,16 +116,21 @@ def test_a_run_is_loaded_in_a_new_process_with_its_environment(trained):
 
 @pytest.mark.full
 def test_a_continued_run_equals_an_uninterrupted_one(capfd):
-    run = small(env=Walk, total_timesteps=64)
+    run = train_small(env=Walk, total_timesteps=64)
     assert list(run.metrics["update"]) == [1, 2]
-    run = small(env=Walk)
+    run = train_small(env=Walk)
     assert list(run.metrics["update"]) == [1, 2, 3, 4]
     whole = train(env=Walk, run_dir="whole", quiet=True, **SMALL)
     assert_same_bits(final_state(run.run_dir)[0], final_state(whole.run_dir)[0])
     assert capfd.readouterr() == ("", "")  # quiet
     with pytest.raises(ValueError, match=r"run was trained with network\.hidden = "):
-        small(env=Walk, **{"network.hidden": [4]})
-    assert list(small(env=Walk, total_timesteps=32).metrics["update"]) == [1, 2, 3, 4]  # finished
+        train_small(env=Walk, **{"network.hidden": [4]})
+    assert list(train_small(env=Walk, total_timesteps=32).metrics["update"]) == [
+        1,
+        2,
+        3,
+        4,
+    ]  # finished
 
 
 class Columns(Callback):
@@ -140,14 +145,14 @@ class Columns(Callback):
 
 
 def test_a_callback_can_add_columns_later_and_a_resumed_run_keeps_them():
-    run = small([Columns])
+    run = train_small([Columns])
     metrics = run.metrics
     np.testing.assert_array_equal(metrics["mine/steps"], metrics["global_step"])
     np.testing.assert_array_equal(metrics["mine/late"], [np.nan, np.nan, 7.0, 7.0])
     np.testing.assert_array_equal(metrics["mine/evaluated"], metrics["eval/return_mean"])
-    metrics = small([Columns], total_timesteps=160).metrics
+    metrics = train_small([Columns], total_timesteps=160).metrics
     np.testing.assert_array_equal(metrics["mine/late"], [np.nan, np.nan, 7.0, 7.0, 7.0])
-    metrics = small(total_timesteps=192).metrics  # the columns stay without the callback
+    metrics = train_small(total_timesteps=192).metrics  # the columns stay without the callback
     np.testing.assert_array_equal(metrics["mine/late"], [np.nan] * 2 + [7.0] * 3 + [np.nan])
 
 
@@ -186,10 +191,10 @@ def test_a_callback_stops_a_run_that_continues_without_it():
         def on_end(self, context):
             seen.append(("end", context.update, context.agent.act([0.5]) in (0, 1)))
 
-    run = small([Stop()])
+    run = train_small([Stop()])
     assert list(run.metrics["update"]) == [1, 2] and run.last.env_steps == 52
     assert seen == [("start", 0), ("save", 2), ("end", 2, True)]
-    assert list(small().metrics["update"]) == [1, 2, 3, 4]
+    assert list(train_small().metrics["update"]) == [1, 2, 3, 4]
 
 
 def fails_on_log(context):
@@ -212,7 +217,7 @@ FAILING = [fails_on_log, *(pytest.param(x, marks=full) for x in (FailsOnSave, Fa
 @pytest.mark.parametrize("callback", FAILING)
 def test_a_raising_callback_gets_a_one_sentence_error_after_a_save(callback):
     with pytest.raises(Stopped) as caught:
-        small([callback])
+        train_small([callback])
     text = str(caught.value)
     method = {fails_on_log: "on_log", FailsOnSave: "on_save", FailsAtTheEnd: "on_end"}[callback]
     function = getattr(callback, method, callback)
@@ -224,11 +229,11 @@ def test_a_raising_callback_gets_a_one_sentence_error_after_a_save(callback):
         text,
     ), text
     assert "\n" not in text
-    run = small()
+    run = train_small()
     assert list(run.metrics["update"]) == [1, 2, 3, 4]
 
 
-def called(returned, agents=1, event="on_log"):
+def metrics_of_callback(returned, agents=1, event="on_log"):
     """Return the metrics of a callback that returns a value, in a run of `agents` agents."""
     members = [Config()] * agents
     rows = [{"charts/SPS": 1.0}] * agents
@@ -250,7 +255,7 @@ def called(returned, agents=1, event="on_log"):
     ],
 )
 def test_a_callback_returns_one_number_for_all_agents_or_one_per_agent(returned, expected):
-    assert called(returned, agents=2) == expected
+    assert metrics_of_callback(returned, agents=2) == expected
 
 
 @pytest.mark.toy
@@ -269,7 +274,7 @@ def test_a_callback_returns_one_number_for_all_agents_or_one_per_agent(returned,
 )
 def test_an_invalid_result_of_a_callback_gets_a_one_sentence_error(returned, message):
     with pytest.raises(CallbackError, match=message) as caught:
-        called(returned, agents=2)
+        metrics_of_callback(returned, agents=2)
     assert "\n" not in str(caught.value)
 
 
@@ -296,7 +301,7 @@ def test_a_callback_of_many_agents_writes_each_number_to_its_agent():
         assert context.agent.member(1).act([0.5]) in (0, 1)
         return {"mine/seed": [member.seed for member in context.members], "mine/one": 1.0}
 
-    run = small([each], num_seeds=2, seed=3)
+    run = train_small([each], num_seeds=2, seed=3)
     np.testing.assert_array_equal(run.metrics["mine/seed"], [3, 4] * 4)
     np.testing.assert_array_equal(run.metrics["seed"], run.metrics["mine/seed"])
     np.testing.assert_array_equal(run.metrics["mine/one"], 1.0)

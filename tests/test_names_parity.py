@@ -21,7 +21,7 @@ from purejaxppo.config.schema import Config, NetworkConfig
 T, N, ACTIONS = 8, 4, 2
 
 
-def translated(library, values):
+def translate(library, values):
     """Translate settings of another library to ours, by dotted name."""
     names, sizes = foreign.libraries()[library], foreign.sizes_of({})
     return {
@@ -57,7 +57,7 @@ def test_gradient_of_brax_equals_ours_with_translated_settings(gae_lambda):
         "clipping_epsilon_value": 0.1,
         "vf_loss_coefficient": 0.7,
     }
-    config = Config().replace(**translated("Brax", theirs), **{"ppo.value_clipping": True})
+    config = Config().replace(**translate("Brax", theirs), **{"ppo.value_clipping": True})
     hp = schedules.make_hyperparams(config)
     rng, reward, done = make_rows(0)
     # Policy and critic are tables: row t of environment n is entry t * N + n.
@@ -164,7 +164,7 @@ def test_gradient_step_of_rsl_rl_equals_ours_with_translated_settings(clipped, p
         "use_clipped_value_loss": clipped,
     }
     config = Config().replace(
-        **translated("rsl_rl", theirs),
+        **translate("rsl_rl", theirs),
         **{
             "ppo.num_minibatches": 1,
             "ppo.vf_clip_eps": 0.15,

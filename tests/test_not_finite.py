@@ -180,13 +180,13 @@ def saves(tmp_path, make_config):
         opened.pop().close()
 
 
-def halved(tree):
+def halve(tree):
     return jax.tree.map(lambda x: x / 2, tree)
 
 
 def test_a_killed_run_resumes_with_the_best_agent_of_its_last_checkpoint(saves):
     folder, state, reopen = saves
-    best = halved(state.agent)
+    best = halve(state.agent)
     reopen().save(state, Progress(1, 0.5, [20], [1.0], [10]), best)
     checkpoints = reopen()
     restored = restore(folder)

@@ -23,7 +23,7 @@ IMAGE = spaces.Box((10, 10, 3), 0, 255, "uint8")
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
 
 
-def products(lowered):
+def matrix_products(lowered):
     """Return the matrix products of a lowered program, one line of text each."""
     return PRODUCT.findall(lowered.as_text())
 
@@ -31,7 +31,7 @@ def products(lowered):
 def chunk_products(config):
     parts = make_parts(config)
     state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
-    return products(jax.jit(train_program(parts)).lower(state, make_hyperparams(config), 1))
+    return matrix_products(jax.jit(train_program(parts)).lower(state, make_hyperparams(config), 1))
 
 
 CARTPOLE = "gymnax/CartPole-v1"
@@ -73,7 +73,7 @@ def test_pure_training_evaluation_and_acting_follow_the_config_too(make_config, 
         jax.jit(policy.act).lower(agent, key, (), obs, start),
         jax.jit(policy.act_deterministically).lower(agent, key, (), obs, start),
     ):
-        found = products(lowered)
+        found = matrix_products(lowered)
         assert found
         assert all("precision = [HIGHEST, HIGHEST]" in line for line in found)
 
@@ -124,7 +124,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_heads(observa
         out = apply(params, (), obs, jnp.zeros(7, bool))
         outputs[dtype] = (out.dist_params, out.critic)
         assert {x.dtype for x in outputs[dtype]} == {jnp.dtype("float32")}
-        lines = products(apply.lower(params, (), obs, jnp.zeros(7, bool)))
+        lines = matrix_products(apply.lower(params, (), obs, jnp.zeros(7, bool)))
         narrow = ["xbf16>, tensor" in line for line in lines]
         assert sum(not yes for yes in narrow) == (2 if dtype == "bfloat16" else len(lines))
     for exact, rounded in zip(outputs["float32"], outputs["bfloat16"], strict=True):

@@ -23,7 +23,7 @@ def script():
 
 
 @pytest.fixture
-def stored(script, monkeypatch):
+def replace_rows(script, monkeypatch):
     """A function that replaces the stored rows, by the stem of their file."""
 
     def store(**rows):
@@ -43,7 +43,7 @@ def test_every_results_file_is_on_a_page(script):
     assert blocks == {*script.TABLES, *script.TEXTS}
 
 
-def test_ratios_use_the_contender_of_the_same_group(script, stored):
+def test_ratios_use_the_contender_of_the_same_group(script, replace_rows):
     common = {"steps": 100, "compile_seconds": 2.5, "peak_mb": 1500, **DEVICE}
 
     def row(contender, seeds, speed):
@@ -51,7 +51,7 @@ def test_ratios_use_the_contender_of_the_same_group(script, stored):
         own = {"contender": contender, "about": f"about {contender}", "seeds": seeds}
         return {**common, **own, "steps_per_second": speed, "rounds": rounds}
 
-    stored(seeds=[row("together", 4, 800), row("plain", 4, 200), row("together", 8, 900)])
+    replace_rows(seeds=[row("together", 4, 800), row("plain", 4, 200), row("together", 8, 900)])
     lines = script.tables("seeds")
     head = next(line for line in lines if line.startswith("| seeds"))
     assert head.endswith("| of PureJaxRL's plan |")
@@ -59,7 +59,7 @@ def test_ratios_use_the_contender_of_the_same_group(script, stored):
     assert "| 8 | about together | 900 | 890 to 910 | 2.5 | 1,500 MB |  |" in lines
 
 
-def test_host_speeds_are_divided_by_the_fastest_simulator_of_equal_size(script, stored):
+def test_host_speeds_are_divided_by_the_fastest_simulator_of_equal_size(script, replace_rows):
     def row(contender, kind, num_envs, speed):
         counts = {"rollout_length": 4, "num_minibatches": 2, "num_epochs": 3}
         sizes = {"env": "envpool/H", "num_envs": num_envs, **counts}
@@ -73,7 +73,7 @@ def test_host_speeds_are_divided_by_the_fastest_simulator_of_equal_size(script, 
             **DEVICE,
         }
 
-    stored(
+    replace_rows(
         host=[
             row("ours", "training", 8, 600),
             row("sb3", "training", 8, 300),
@@ -93,8 +93,8 @@ def learning_row(config, seed, last, best, flags=""):
     return {"config": config, "flags": flags, "seed": seed, **returns, **cost, **DEVICE}
 
 
-def test_several_seeds_have_a_spread_and_one_seed_has_none(script, stored):
-    stored(
+def test_several_seeds_have_a_spread_and_one_seed_has_none(script, replace_rows):
+    replace_rows(
         learning=[
             learning_row("cartpole.yaml", 0, 100.0, 300.0),
             learning_row("minatar_freeway.yaml", 0, 51.2, 52.0),
@@ -112,12 +112,12 @@ def test_several_seeds_have_a_spread_and_one_seed_has_none(script, stored):
 
 
 def test_first_comments_of_configs_give_the_return_of_the_last_checkpoint(
-    script, stored, tmp_path, monkeypatch
+    script, replace_rows, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(script, "CONFIGS", tmp_path)
     (tmp_path / "a.yaml").write_text("# Task: return 1\nseed: 0\n")
     (tmp_path / "b.yaml").write_text("# Other, alone: not measured\n")
-    stored(
+    replace_rows(
         learning=[
             learning_row("a.yaml", 0, 7.0, 7.0, flags="--seed 7"),
             learning_row("a.yaml", 0, 2000.0, 2100.0),
@@ -160,12 +160,12 @@ def test_tasks_with_different_numbers_of_runs_have_equal_weight(script):
     assert script.interval(tasks) == (2.0, 2.0, 2.0)  # without weights it would be 4
 
 
-def test_suites_normalise_between_random_and_the_highest_published_number(script, stored):
+def test_suites_normalise_between_random_and_the_highest_published_number(script, replace_rows):
     configs = script.PUBLISHED["suites"]["MuJoCo v5"]
     last = {config: script.highest(config)[0] for config in configs}
     runs = [learning_row(config, seed, last[config], 0) for config in configs for seed in (0, 1)]
     other = learning_row(configs[0], 0, -1e6, 0, flags="--seed 3")  # not the config as it is
-    stored(
+    replace_rows(
         learning=[*runs, other],
         random_returns=[{"config": config, "return_mean": -100.0} for config in configs],
     )
@@ -174,12 +174,12 @@ def test_suites_normalise_between_random_and_the_highest_published_number(script
     assert total == "| **MuJoCo v5**, 5 tasks | 10 | 1.00 (1.00 to 1.00) |"
 
 
-def test_ablations_name_shared_flags_once_and_report_saturation(script, stored):
+def test_ablations_name_shared_flags_once_and_report_saturation(script, replace_rows):
     def row(study, variant, flags, last):
         names = {"study": study, "variant": variant, "flags": flags, "config": "cartpole.yaml"}
         return {**names, "last": last, "steps": [5e4, 1e5], "seeds": len(last)}
 
-    stored(
+    replace_rows(
         ablations=[
             row("rate", "3", "--a.b 1 -2 --lr 3", [499.0, 500.0]),
             row("rate", "c", "--a.b 1 -2 --lr 4 --c", [488.0, 490.0]),

@@ -44,7 +44,7 @@ def act(key, carry, obs, start):
     return PolicyStep(carry, jnp.zeros(n, jnp.int32), jnp.zeros(n), jnp.zeros(n, jnp.int32))
 
 
-def played(env, length, first=None):
+def run_steps(env, length, first=None):
     """Return the states and rows of `length` steps, and the first episodes after them."""
     state = begin_episodes(env, env.reset(jax.random.key(0)), lambda batch: jnp.zeros(batch, int))
     first, states, rows = no_episodes_yet(env.spec.num_envs), [], []
@@ -67,7 +67,7 @@ def test_returns_sum_rewards_and_restart_after_an_end():
         terminated=[[False, False], [True, False], [False, False], [False, False]],
         valid=[[True, True], [True, True], [False, True], [True, True]],
     )
-    states, rows, first = played(env, 4)
+    states, rows, first = run_steps(env, 4)
     np.testing.assert_array_equal(
         columns(rows, "episode_return"), [[1, 5], [3, 11], [0, 18], [4, 26]]
     )
@@ -88,7 +88,7 @@ def test_reported_returns_sum_scores_until_the_end_of_the_game():
         terminated=[[True], [True]],
         over=[[False], [True]],
     )
-    _, rows, first = played(env, 2)
+    _, rows, first = run_steps(env, 2)
     assert ended(rows[0]).count == 0 and ended(rows[1]).return_sum == 150
     assert (first.returns, first.finished) == (150, True)
 
@@ -100,7 +100,7 @@ def test_rewards_of_an_absent_agent_count_and_its_carry_is_held():
         valid=[[True], [False], [True]],
         absent=[[True], [False], [False]],
     )
-    states, rows, first = played(env, 3)
+    states, rows, first = run_steps(env, 3)
     np.testing.assert_array_equal(columns(rows, "episode_return"), [[1], [3], [7]])
     np.testing.assert_array_equal(columns(rows, "episode_length"), [[1], [1], [2]])
     np.testing.assert_array_equal(columns(states, "carry"), [[1], [1], [2]])
@@ -116,7 +116,7 @@ def test_after_a_same_step_reset_the_next_episode_has_a_new_return_and_carry():
         terminated=[[False], [True], [False]],
         at_once=[[False], [True], [False]],
     )
-    states, rows, first = played(env, 3)
+    states, rows, first = run_steps(env, 3)
     np.testing.assert_array_equal(columns(states, "start"), [[False], [True], [False]])
     np.testing.assert_array_equal(columns(states, "carry"), [[1], [2], [1]])
     np.testing.assert_array_equal(columns(rows, "episode_return"), [[1], [3], [4]])
@@ -129,7 +129,7 @@ def test_a_diverged_step_ends_an_episode_without_a_return():
         valid=[[True], [False], [True]],
         diverged=[[False], [True], [False]],
     )
-    states, rows, first = played(env, 3)
+    states, rows, first = run_steps(env, 3)
     np.testing.assert_array_equal(columns(rows, "episode_return"), [[1], [1], [4]])
     np.testing.assert_array_equal(columns(states, "start"), [[False], [True], [False]])
     assert tuple(ended(rows[1])) == (0, 0.0, 0, 1)
@@ -153,7 +153,7 @@ def test_policy_and_environments_draw_from_different_keys_of_a_step():
 
 def test_only_training_rollouts_have_open_decisions():
     env = Playback(reward=[[1.0], [1.0]], absent=[[False], [False]])
-    assert played(env, 2)[0][-1].open is None
+    assert run_steps(env, 2)[0][-1].open is None
     rollout = collect(env, act, init_rollout(env, lambda b: jnp.zeros(b, int), KEY), KEY, 2)
     assert rollout.end.open.reward == 1
     always = Playback(reward=[[1.0]])

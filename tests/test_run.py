@@ -268,7 +268,7 @@ class Steady:
 
 
 @pytest.fixture
-def steady(config_file):
+def run_steady(config_file):
     """A function (flags) -> the printed lines of a run of `Steady`, with returns of pay x steps."""
     Path("steady.py").write_text(STEADY)
     few = ("--eval.num_episodes", 2, "--ppo.num_epochs", 1, "--num_shards", 1, "--num_seeds", 2)
@@ -291,9 +291,9 @@ def best_of_run():
 @pytest.mark.toy
 @pytest.mark.parametrize("version", ["this", "0.2"])
 def test_the_best_agent_is_evaluated_again_when_evaluation_settings_change(
-    version, steady, capsys, caplog
+    version, run_steady, capsys, caplog
 ):
-    lines = steady(capsys, 256, "--eval.max_steps", 10)
+    lines = run_steady(capsys, 256, "--eval.max_steps", 10)
     assert [line for line in lines if "cut" in line] == [
         "eval.max_steps = 10: 4 of 4 episodes were cut after this number of steps. The mean return "
         "includes their returns so far. Increase eval.max_steps to play them to their end."
@@ -310,7 +310,7 @@ def test_the_best_agent_is_evaluated_again_when_evaluation_settings_change(
             counters = json.loads(path.read_text())
             del counters["checksums"], counters["eval_settings"]
             path.write_text(json.dumps(counters))
-    lines = steady(capsys, 512, "--eval.max_steps", 4, "--eval.options", "pay", 2.0)
+    lines = run_steady(capsys, 512, "--eval.max_steps", 4, "--eval.options", "pay", 2.0)
     (again,) = [line for line in lines if "evaluated again" in line]
     assert again == (
         "eval.options changes from {} to {'pay': 2.0}, eval.max_steps changes from 10 to 4. The "
@@ -318,18 +318,20 @@ def test_the_best_agent_is_evaluated_again_when_evaluation_settings_change(
     )
     assert best_of_run().member_best == [8.0, 8.0]
     assert best_of_run().member_best_steps == best_of_run().member_steps
-    lines = steady(capsys, 768, "--eval.max_steps", 4, "--eval.options", "pay", 2.0)
+    lines = run_steady(capsys, 768, "--eval.max_steps", 4, "--eval.options", "pay", 2.0)
     assert not any("evaluated again" in line for line in lines)
 
 
 @pytest.mark.toy
-def test_the_best_agent_is_kept_without_evaluations_and_if_new_settings_break_it(steady, capsys):
-    steady(capsys, 256, "--eval.max_steps", 10)
+def test_the_best_agent_is_kept_without_evaluations_and_if_new_settings_break_it(
+    run_steady, capsys
+):
+    run_steady(capsys, 256, "--eval.max_steps", 10)
     steps = best_of_run().member_best_steps
-    steady(capsys, 512, "--eval.num_episodes", 0)
+    run_steady(capsys, 512, "--eval.num_episodes", 0)
     assert best_of_run().member_best == [10.0, 10.0]
     assert best_of_run().member_best_steps == steps
-    lines = steady(capsys, 768, "--eval.max_steps", 4, "--eval.options", "pay", "1e30")
+    lines = run_steady(capsys, 768, "--eval.max_steps", 4, "--eval.options", "pay", "1e30")
     assert sum("diverged episodes for a mean return (before: 10.0)" in line for line in lines) == 1
     assert not any("best evaluation" in line for line in lines)
     assert best_of_run().member_best_steps == steps

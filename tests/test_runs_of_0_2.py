@@ -23,8 +23,8 @@ from fixtures.make_runs_0_2 import (
     SEED,
     command,
     members,
-    must,
     parameters,
+    run_checked,
     unpack,
 )
 
@@ -116,7 +116,7 @@ def test_a_loaded_run_of_0_2_has_the_config_of_its_file(name, folder):
 def test_evaluate_command_prints_the_recorded_mean_of_a_run_of_0_2(folder):
     unpack("plain", folder)
     mean = np.mean(RECORDED["plain"]["evaluate"]["returns"])
-    out = must("evaluate", "--run", "run", "--episodes", EPISODES, "--seed", SEED)
+    out = run_checked("evaluate", "--run", "run", "--episodes", EPISODES, "--seed", SEED)
     assert f"{mean:.1f}" in out
 
 
@@ -251,5 +251,5 @@ def test_every_config_of_0_2_is_found_by_its_name(name):
 
 @pytest.mark.toy
 def test_every_family_of_0_2_is_listed():
-    listed = {line.partition("/")[0] for line in must("list", "envs").splitlines()}
+    listed = {line.partition("/")[0] for line in run_checked("list", "envs").splitlines()}
     assert set(NAMES["families"]) <= listed

@@ -125,7 +125,7 @@ def training():
         return dict(file)
 
 
-def as_recorded(orders, key):
+def recorded_minibatches(orders, key):
     """Return a `minibatch_indices` for an update under `key`: epoch e has minibatches orders[e]."""
     epoch_keys = jax.random.key_data(jax.random.split(key, len(orders)))
 
@@ -233,7 +233,7 @@ def test_a_full_update_equals_sb3s(reference, kind, value_loss, monkeypatch, key
     # SB3 orders rows by environment, we by step.
     env, time = np.divmod(reference[f"{kind}/orders"].astype(int), T)
     orders = jnp.asarray(time * N + env).reshape(sb3.EPOCHS, sb3.MINIBATCHES, -1)
-    monkeypatch.setattr(sequences, "minibatch_indices", as_recorded(orders, key))
+    monkeypatch.setattr(sequences, "minibatch_indices", recorded_minibatches(orders, key))
     before = MODELS[kind].as_params(reference[f"{kind}/before"] / 64)
     loss, hp = make_loss(kind, config)
     params, _, parts = jax.jit(
@@ -360,7 +360,7 @@ def make_train_step(parts, monkeypatch):
             watched.append(estimates.advantage)
             return estimates
 
-        indices = as_recorded(replay.orders, split_keys(state.key).update)
+        indices = recorded_minibatches(replay.orders, split_keys(state.key).update)
         monkeypatch.setattr(sequences, "minibatch_indices", indices)
         replaying = parts._replace(collect=collect, advantages=advantages)
         hp = schedules.make_hyperparams(parts.config)
@@ -431,7 +431,7 @@ def test_ten_updates_on_recorded_rollouts_equal_sb3s(training, task, monkeypatch
     check_training(training, task, monkeypatch, key)
 
 
-def make_again(script, path):
+def reproduce(script, path):
     """Run a script in the folder of the reference arrays, and return the written arrays."""
     if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3", "gymnasium"))):
         pytest.skip("needs torch, stable-baselines3 and gymnasium[mujoco]")
@@ -442,7 +442,7 @@ def make_again(script, path):
 
 @pytest.mark.slow
 def test_the_reference_can_be_reproduced(reference, tmp_path):
-    again = make_again("make_sb3_reference.py", tmp_path / "sb3.npz")
+    again = reproduce("make_sb3_reference.py", tmp_path / "sb3.npz")
     assert set(again) == set(reference)
     for name, expected in reference.items():
         # Changes are stored in units of 2^-20.
@@ -452,7 +452,7 @@ def test_the_reference_can_be_reproduced(reference, tmp_path):
 
 @pytest.mark.slow
 def test_the_training_can_be_recorded_again(training, tmp_path, monkeypatch, key):
-    again = make_again("record_sb3_training.py", tmp_path / "sb3_training.npz")
+    again = reproduce("record_sb3_training.py", tmp_path / "sb3_training.npz")
     # On another processor rounding makes another trajectory, so only shapes and dtypes are equal.
     described = [{name: (x.shape, x.dtype) for name, x in d.items()} for d in (again, training)]
     assert described[0] == described[1]

@@ -5,7 +5,7 @@ from dataclasses import fields
 import jax
 import numpy as np
 import pytest
-from support.trees import assert_same, filled
+from support.trees import assert_same, fill_tree
 
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids
@@ -51,8 +51,8 @@ def shapes_of_all_fields(make_config):
 def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
     shapes = shapes_of_all_fields(make_config)
     rng = np.random.default_rng(0)
-    state = filled(shapes, lambda shape: rng.integers(0, 100, shape))
-    empty = filled(shapes, np.zeros)
+    state = fill_tree(shapes, lambda shape: rng.integers(0, 100, shape))
+    empty = fill_tree(shapes, np.zeros)
     saving = Checkpoints(tmp_path)
     saving.save(state, Progress(update=3, member_steps=[5]))
     saving.close()
@@ -66,7 +66,7 @@ def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
 
 def test_a_checkpoint_with_another_bonus_scale_gets_a_one_sentence_error(make_config, tmp_path):
     """Version 0.2 divided the bonus by the deviation of errors, and saved no discounted returns."""
-    state = filled(shapes_of_all_fields(make_config), np.zeros)
+    state = fill_tree(shapes_of_all_fields(make_config), np.zeros)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state.replace(bonus_return=()), Progress(update=3, member_steps=[5]))
     checkpoints.wait()

@@ -22,7 +22,7 @@ from purejaxppo.setup import resolve
 OBS, ACTION = spaces.Box((3,)), spaces.Discrete(2)
 
 
-def on(platform, function, *args):
+def run_on(platform, function, *args):
     """Return `function`(*args), traced for a platform."""
 
     def traced(*args):
@@ -34,7 +34,7 @@ def on(platform, function, *args):
 
 def both(function, *args):
     """Return `function`(*args) in both forms."""
-    return on("cpu", function, *args), on("gpu", function, *args)
+    return run_on("cpu", function, *args), run_on("gpu", function, *args)
 
 
 def assert_near(one, other, tolerance=2e-5):
@@ -79,7 +79,7 @@ def test_discounted_returns_equal_a_loop():
 @pytest.mark.parametrize("length", [1, 20])
 @pytest.mark.parametrize("kind", flax_cells.CELLS)
 def test_gated_units_have_the_same_outputs_and_gradients_on_both_platforms(kind, length):
-    memory, args, start = a_memory(kind, length)
+    memory, args, start = make_cell(kind, length)
 
     def loss(params, carry, x):
         after, out = memory.apply(params, carry, x, start)
@@ -98,7 +98,7 @@ def test_gated_units_have_the_same_outputs_and_gradients_on_both_platforms(kind,
 @pytest.mark.parametrize("kind", flax_cells.CELLS)
 def test_gradients_of_gated_units_equal_those_of_flax_cells(kind, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
-        memory, args, start = a_memory(kind, 12, dtype)
+        memory, args, start = make_cell(kind, 12, dtype)
         cell = flax_cells.CELLS[kind](5)
 
         def ours(params, carry, x):
@@ -113,13 +113,13 @@ def test_gradients_of_gated_units_equal_those_of_flax_cells(kind, dtype, toleran
                 outs.append(out)
             return distance(jnp.stack(outs), carry)
 
-        one = on("gpu", jax.grad(ours, (0, 1, 2)), *args)
-        other = on("cpu", jax.grad(flaxs, (0, 1, 2)), *args)
+        one = run_on("gpu", jax.grad(ours, (0, 1, 2)), *args)
+        other = run_on("cpu", jax.grad(flaxs, (0, 1, 2)), *args)
         assert {leaf.dtype for leaf in jax.tree.leaves(one)} == {jnp.dtype(dtype)}
         assert_near(one, other, tolerance)
 
 
-def a_memory(kind, length, dtype="float32"):
+def make_cell(kind, length, dtype="float32"):
     """Return a recurrent cell of 5 units, nonzero (params, carry, x), and starts [length, 2]."""
     memory = cells.CELLS[kind](5, parent=None)
     keys = jax.random.split(jax.random.key(1), 4)
@@ -250,7 +250,7 @@ def test_accelerators_process_images_and_windows_in_larger_parts():
 
     def sizes(platform):
         seen = []
-        on(
+        run_on(
             platform,
             lambda rows: storage.map_rows(lambda x, s: seen.append(x.shape) or s, (), rows, start),
             rows,
@@ -269,7 +269,7 @@ def test_accelerators_initialise_all_seeds_in_one_batch():
     keys = jax.random.split(jax.random.key(0), 5)
     apart, at_once = (lowered(x, weights, keys).count("stablehlo.while") for x in ("cpu", "gpu"))
     assert apart > at_once
-    one = on("gpu", weights, keys)
+    one = run_on("gpu", weights, keys)
     assert_near(jnp.einsum("sij,sik->sjk", one, one), jnp.broadcast_to(jnp.eye(3), (5, 3, 3)))
 
 

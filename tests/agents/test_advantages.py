@@ -33,19 +33,19 @@ def arguments(reward, value, terminated, truncated, valid):
     return list(map(jnp.asarray, (reward, value[:-1], value[1:], terminated, done, valid)))
 
 
-def as_it_is(function):
+def unchanged(function):
     """Return the function."""
     return function
 
 
-def run(reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=as_it_is):
+def run(reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=unchanged):
     """Return the advantages of `gae` as an array."""
     rows = arguments(reward, value, terminated, truncated, valid)
     return np.asarray(variant(gae)(*rows, gamma=gamma, gae_lambda=gae_lambda)[0])
 
 
 def run_vtrace(
-    ratio, reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=as_it_is
+    ratio, reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=unchanged
 ):
     """Return advantages and targets of `off_policy` as arrays; ratios are current / behaviour."""
     rows = arguments(reward, value, terminated, truncated, valid)

@@ -49,7 +49,7 @@ def numpy_max_pool(x):
     return assemble((at, part.max((1, 2))) for at, part in pixels)
 
 
-def by(form, function):
+def convert(form, function):
     """Convert a function of images in the form's layout to one of images [B, H, W, C]."""
     return jax.jit(lambda x, *args: form.leave(function(form.enter(x, False), *args)))
 
@@ -80,7 +80,7 @@ def test_a_convolution_equals_loops_and_lax_in_numbers_and_gradients(
     expected = numpy_convolve(*map(np.asarray, (x, kernel, bias)), stride, padding)
     gradients = []
     for form in FORMS.values():
-        convolve = by(form, lambda *args, form=form: form.convolve(*args, stride, padding))
+        convolve = convert(form, lambda *args, form=form: form.convolve(*args, stride, padding))
 
         def loss(*args, convolve=convolve):
             out = convolve(*args)
@@ -97,7 +97,7 @@ def test_a_max_pool_equals_loops_and_lax_in_numbers_and_gradients(image, key):
     x = jax.random.normal(key, (2, *image, 3))
     gradients = []
     for form in FORMS.values():
-        pool = by(form, form.max_pool)
+        pool = convert(form, form.max_pool)
 
         def loss(x, pool=pool):
             out = pool(x)
@@ -111,7 +111,7 @@ def test_a_max_pool_equals_loops_and_lax_in_numbers_and_gradients(image, key):
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_tied_pixels_share_the_gradient_of_a_max_pool(form):
-    pool = by(form, form.max_pool)
+    pool = convert(form, form.max_pool)
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(pool(x))))(jnp.ones((1, 6, 6, 2)))
     assert np.all(np.isfinite(gradient))
     np.testing.assert_allclose(gradient.sum((1, 2)), 9.0)  # 3 x 3 windows
@@ -129,7 +129,7 @@ def test_both_layouts_accept_byte_images(form, key):
 
 def test_vmapped_convolutions_equal_single_ones(key):
     form = convolutions.BATCH_LAST
-    convolve = by(form, lambda *args: form.convolve(*args, 2, "VALID"))
+    convolve = convert(form, lambda *args: form.convolve(*args, 2, "VALID"))
     kernels = jax.random.normal(key, (3, 4, 4, 2, 5))
     x, bias = jax.random.normal(key, (3, 2, 9, 10, 2)), jnp.zeros((3, 5))
     together = jax.vmap(convolve)(x, kernels, bias)

@@ -90,7 +90,7 @@ def rows_of(errors, valid=None):
 
 
 @pytest.fixture(scope="module")
-def given():
+def error_of_observations():
     """Return a bonus whose errors are the observations."""
     return from_error(
         lambda key: {"w": jnp.zeros(1)},
@@ -100,21 +100,25 @@ def given():
 
 
 @pytest.mark.toy
-def test_errors_are_divided_by_the_standard_deviation_of_their_returns(given):
+def test_errors_are_divided_by_the_standard_deviation_of_their_returns(error_of_observations):
     """Returns are 1, 1.99 and 2.9701, with mean 1.9867 and variance 0.64689."""
     rows = rows_of([[1], [1], [1]])
-    state, returns = given.track(given.init(jax.random.key(0)), jnp.zeros(1), rows, alone)
+    state, returns = error_of_observations.track(
+        error_of_observations.init(jax.random.key(0)), jnp.zeros(1), rows, alone
+    )
     np.testing.assert_allclose(returns, [2.9701], rtol=1e-6)
     np.testing.assert_allclose(state.stats.mean, 1.9867, rtol=1e-6)
-    np.testing.assert_allclose(given.reward(state, rows), np.full((3, 1), 1.24332), rtol=1e-5)
-    _, figures = given.update(state, rows, jax.random.key(0), alone)
+    np.testing.assert_allclose(
+        error_of_observations.reward(state, rows), np.full((3, 1), 1.24332), rtol=1e-5
+    )
+    _, figures = error_of_observations.update(state, rows, jax.random.key(0), alone)
     np.testing.assert_allclose(figures["intrinsic/reward"], 1.24332, rtol=1e-5)
 
 
-def test_bonus_equals_a_loop_over_all_steps(given):
+def test_bonus_equals_a_loop_over_all_steps(error_of_observations):
     """Returns continue across rollouts. Invalid rows change nothing."""
     rng = np.random.default_rng(0)
-    state, carried = given.init(jax.random.key(0)), jnp.zeros(3)
+    state, carried = error_of_observations.init(jax.random.key(0)), jnp.zeros(3)
     returns, seen = np.zeros(3), []
     for _ in range(3):
         errors, valid = rng.exponential(size=(5, 3)), rng.random((5, 3)) < 0.7
@@ -122,10 +126,10 @@ def test_bonus_equals_a_loop_over_all_steps(given):
             returns = np.where(known, 0.99 * returns + error, returns)
             seen += returns[known].tolist()
         rows = rows_of(np.where(valid, errors, np.nan), valid)
-        state, carried = given.track(state, carried, rows, alone)
+        state, carried = error_of_observations.track(state, carried, rows, alone)
         np.testing.assert_allclose(carried, returns, rtol=1e-5)
         bonus = np.where(valid, errors / np.std(seen), 0.0)
-        np.testing.assert_allclose(given.reward(state, rows), bonus, rtol=1e-4)
+        np.testing.assert_allclose(error_of_observations.reward(state, rows), bonus, rtol=1e-4)
 
 
 def test_the_target_network_of_rnd_never_changes(key):

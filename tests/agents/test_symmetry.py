@@ -48,7 +48,7 @@ def experience_of(parts, key, stats=None):
     return agent, rollout, make_batch(agent, rollout, reward, hp, state.value_stats), hp
 
 
-def lopsided(size):
+def asymmetric_stats(size):
     """Return statistics of vectors [size] whose normalisation does not commute with a mirror."""
     return RunningStats(
         jnp.float32(10), [jnp.arange(1.0, 1 + size) / 10], [jnp.arange(2.0, 2 + size)]
@@ -82,7 +82,7 @@ def step(parts, agent, rollout, batch, hp, key):
 def test_an_augmented_step_takes_the_mean_gradient_of_both_halves(make_config, key):
     parts = make_parts(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "augment"}))
     plain = make_parts(make_config(env=CARTPOLE, ppo=PLAIN))
-    agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
+    agent, rollout, batch, hp = experience_of(parts, key, asymmetric_stats(4))
     got, losses = jax.jit(lambda: step(parts, agent, rollout, batch, hp, key))()
     # Before the first step the policy is the one that acted, on the rows that it acted on.
     np.testing.assert_allclose(losses.approx_kl, 0.0, atol=1e-7)
@@ -101,14 +101,14 @@ def test_an_augmented_step_takes_the_mean_gradient_of_both_halves(make_config, k
     own, other = (ravel_pytree(gradient(agent.params, sign))[0] for sign in (1.0, -1.0))
     assert float(jnp.abs(own - other).max()) > 1e-3  # an untrained policy is not symmetric
     np.testing.assert_allclose(got, (own + other) / 2, atol=2e-6)
-    _, rollout, batch, _ = experience_of(plain, key, lopsided(4))
+    _, rollout, batch, _ = experience_of(plain, key, asymmetric_stats(4))
     alone, _ = jax.jit(lambda: step(plain, agent, rollout, batch, hp, key))()
     np.testing.assert_allclose(alone, own, atol=2e-6)
 
 
 def test_the_symmetry_loss_is_added_with_its_coefficient(make_config, key):
     parts = make_parts(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "loss"}))
-    agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
+    agent, rollout, batch, hp = experience_of(parts, key, asymmetric_stats(4))
     rows = rollout.transitions
 
     def by_hand(params):
@@ -139,7 +139,7 @@ def test_the_symmetry_loss_is_added_with_its_coefficient(make_config, key):
     np.testing.assert_allclose(gradients[1] - gradients[0], expected, atol=1e-5)
 
 
-def odd(params):
+def without_biases(params):
     """Return parameters of a tanh network without biases, an odd function."""
     return jax.tree.map_with_path(
         lambda path, x: jnp.zeros_like(x) if path[-1].key == "bias" else x, params
@@ -169,7 +169,7 @@ def test_a_symmetric_policy_has_no_symmetry_loss(make_config, key, distribution)
     agent, _, batch, hp = experience_of(parts, key)
     params = jax.jit(parts.policy.init)(jax.random.key(1)).params
     params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape), params)
-    symmetric = odd(params)
+    symmetric = without_biases(params)
     if distribution == "categorical":
         kernel = symmetric["actor"]["kernel"]
         symmetric["actor"]["kernel"] = jnp.stack([kernel[:, 0], -kernel[:, 0]], -1)
@@ -188,7 +188,7 @@ def test_mirrored_recurrent_sequences_start_with_an_empty_carry(make_config, key
         ppo={**PLAIN, "symmetry": "augment", "bptt_length": 4},
     )
     parts = make_parts(config)
-    agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
+    agent, rollout, batch, hp = experience_of(parts, key, asymmetric_stats(4))
     rows = learner.read_minibatch(parts, rollout.stored, batch)
     assert rows.obs.shape == (24, 4, 4)
     assert rows.log_prob.shape == (24, 4)
@@ -222,7 +222,7 @@ def test_a_symmetric_step_on_stored_series_equals_one_on_full_windows(key, kind)
     whole = parts._replace(storage=FullObs())
     one_sided = parts._replace(symmetry=symmetry.Symmetry(ppo.unchanged, symmetry.no_penalty))
     assert isinstance(parts.storage, WindowedObs)
-    agent, rollout, batch, hp = experience_of(parts, key, lopsided(10))
+    agent, rollout, batch, hp = experience_of(parts, key, asymmetric_stats(10))
     hp = hp._replace(symmetry_coef=jnp.float32(1))
     windows = parts.storage.read(rollout.stored, batch.obs)
     in_full = rollout._replace(stored=()), batch._replace(obs=windows)

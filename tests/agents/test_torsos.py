@@ -18,7 +18,7 @@ FILE = ROOT / "tests/support/own_code.py"
 OBS = Box((2,))
 
 
-def made(torso, observation=OBS, **fields):
+def make_with_params(torso, observation=OBS, **fields):
     network = make_network(observation, Discrete(3), NetworkConfig(torso=torso, **fields))
     return network, network.init(jax.random.key(0))
 
@@ -39,7 +39,7 @@ def features(params, name):
     ],
 )
 def test_a_custom_module_is_the_torso_of_policy_and_critic(torso, widths):
-    network, params = made(torso, hidden=(7,))
+    network, params = make_with_params(torso, hidden=(7,))
     assert set(params) == {"actor", "critic", *widths}
     for name, width in widths.items():
         assert features(params, name) == (2, width)
@@ -52,7 +52,7 @@ def test_a_custom_module_is_the_torso_of_policy_and_critic(torso, widths):
 
 
 def test_a_torso_in_plain_jax_by_hand():
-    network, params = made(Torso(examples.Linear()))
+    network, params = make_with_params(Torso(examples.Linear()))
     params = jax.tree.map(jnp.ones_like, params)
     out = network.apply(params, (), jnp.array([[1.0, 2.0], [0.0, -1.0]]), None)
     # Three features of obs[0] + obs[1] each; the heads add them up, and 1.
@@ -62,7 +62,7 @@ def test_a_torso_in_plain_jax_by_hand():
 
 @pytest.mark.parametrize("torso", [examples.Dense(4), Torso(examples.Dense(4))])
 def test_a_recurrent_cell_follows_a_custom_torso(torso):
-    network, params = made(torso, rnn="gru", rnn_size=5)
+    network, params = make_with_params(torso, rnn="gru", rnn_size=5)
     carry = network.initial_carry((2,))
     assert len(carry) == (1 if isinstance(torso, Torso) else 2)
     obs = jax.random.normal(jax.random.key(1), (3, 2, 2))
@@ -84,15 +84,15 @@ def test_a_torso_gets_the_configured_observation_parts_without_the_mask():
             return jnp.concatenate([obs[name] for name in sorted(obs)], -1)
 
     space = Dict.of({MASK: Box((3,), 0, 1, "uint8"), "far": Box((4,)), "near": OBS})
-    _, params = made(Keys(), space, actor_keys=("near",))
+    _, params = make_with_params(Keys(), space, actor_keys=("near",))
     assert set(params["actor_torso"]) == {"near"}
     assert set(params["critic_torso"]) == {"far", "near"}
     with pytest.raises(ValueError, match="critic_keys is not supported with a torso"):
-        made(Torso(Keys()), space, critic_keys=("near",))
+        make_with_params(Torso(Keys()), space, critic_keys=("near",))
 
 
 def test_vmapped_custom_torsos_equal_single_ones():
-    network, _ = made(f"{FILE}:Dense")
+    network, _ = make_with_params(f"{FILE}:Dense")
     keys = jax.random.split(jax.random.key(2), 2)
     together = jax.vmap(network.init)(keys)
     alone = network.init(keys[1])
@@ -111,5 +111,5 @@ def test_vmapped_custom_torsos_equal_single_ones():
 )
 def test_an_invalid_torso_gets_a_one_sentence_error(torso, message):
     with pytest.raises(ValueError, match=message) as caught:
-        made(torso)
+        make_with_params(torso)
     assert "\n" not in str(caught.value)

@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def written(kind, file, name):
+def write_template(kind, file, name):
     """Write a template with `init`, and return an object in its file."""
     assert main(["init", kind, file]) == 0
     return runpy.run_path(file)[name]
@@ -52,7 +52,7 @@ def test_a_template_is_written_once_and_its_printed_command_refers_to_it(kind, f
 
 @pytest.mark.toy
 def test_the_environment_template_by_hand():
-    task = written("env", "walk.py", "Walk")()
+    task = write_template("env", "walk.py", "Walk")()
     state, obs = task.reset(jax.random.key(0))
     goal = float(obs[2])
     np.testing.assert_array_equal(obs[:2], 0.0)
@@ -65,7 +65,7 @@ def test_the_environment_template_by_hand():
 
 @pytest.mark.toy
 def test_the_environment_template_terminates_and_truncates_in_a_batch():
-    walk = written("env", "walk.py", "Walk")
+    walk = write_template("env", "walk.py", "Walk")
     env = VectorEnv(UnitActions(TimeLimit(walk(), 100)), 2, fresh_every_step=True)
     assert isinstance(env.spec.observation, Box) and env.spec.max_episode_steps == 100
     state, obs = env.reset(jax.random.key(0))
@@ -87,7 +87,7 @@ def test_the_environment_template_terminates_and_truncates_in_a_batch():
 
 @pytest.mark.toy
 def test_the_network_template_returns_features_for_every_row():
-    net = written("network", "net.py", "Net")()
+    net = write_template("network", "net.py", "Net")()
     obs = jnp.ones((5, 2, 3))
     params = net.init(jax.random.key(0), obs)
     assert net.apply(params, obs).shape == (5, 64)
@@ -95,7 +95,7 @@ def test_the_network_template_returns_features_for_every_row():
 
 @pytest.mark.toy
 def test_the_objective_template_has_a_wider_clip_range_upwards():
-    objective = written("objective", "mine.py", "objective")
+    objective = write_template("objective", "mine.py", "objective")
     hp = type("Hyperparams", (), {"clip_eps": 0.2})
     ratio, advantage = jnp.array([1.5, 0.5, 1.1, 0.5]), jnp.array([2.0, -1.0, 1.0, 1.0])
     np.testing.assert_allclose(
@@ -105,7 +105,7 @@ def test_the_objective_template_has_a_wider_clip_range_upwards():
 
 @pytest.mark.toy
 def test_the_loss_template_is_the_squared_error_of_each_row():
-    term = written("loss", "mine.py", "predict_next")
+    term = write_template("loss", "mine.py", "predict_next")
     outputs = type("Outputs", (), {"features": jnp.array([[1.0], [0.0]])})
     rows = type("Rows", (), {name: jnp.array([[1.0, 0.0], [3.0, 1.0]]) for name in term.rows})
     shapes = jax.tree.map(jnp.shape, term.init(jax.random.key(0), outputs, rows))
@@ -117,7 +117,7 @@ def test_the_loss_template_is_the_squared_error_of_each_row():
 
 @pytest.mark.toy
 def test_the_callback_template_stops_at_a_return():
-    watch = written("callback", "mine.py", "Watch")()
+    watch = write_template("callback", "mine.py", "Watch")()
 
     def context(*returns):
         rows = [{"eval/return_mean": value} for value in returns]

@@ -82,7 +82,7 @@ def test_an_invalid_value_gets_a_one_sentence_error(flags, expected, tmp_path, c
     assert all(part in message for part in expected), message
 
 
-def put(name, value):
+def config_with(name, value):
     """Return a config with another value of a field, made without `from_dict`."""
     section, _, key = name.rpartition(".")
     if section:
@@ -100,7 +100,7 @@ def test_every_integer_field_accepts_its_range_and_rejects_other_values_with_one
     for name, kind in WHOLE.items():
         low, high = abouts[name]["low"], abouts[name]["high"]
         given = value if kind is int else (value,)
-        for change in (lambda n, x: Config().replace(**{n: x}), put):
+        for change in (lambda n, x: Config().replace(**{n: x}), config_with):
             try:
                 change(name, given)
             except ValueError as error:

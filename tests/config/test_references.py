@@ -36,7 +36,7 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-def refused(text, where="ppo.objective"):
+def rejection(text, where="ppo.objective"):
     with pytest.raises(ValueError, match=where) as caught:
         load(text, where)
     message = str(caught.value)
@@ -69,23 +69,25 @@ def test_an_invalid_reference_gets_a_one_sentence_error(write):
     write("syntax.py", "x = 1\ndef\n")
     write("lacks.py", "\nimport no_such_package\n")
     write("empty.py", "")
-    assert "none.py: no such file in" in refused("none.py:f")
-    assert refused("/none.py:f").endswith("/none.py: no such file.")
-    assert "mine.py has no 'objectiv'. Did you mean 'objective'?" in refused("mine.py:objectiv")
-    assert "mine.py has no 'zzz'. It has objective" in refused("mine.py:zzz")
-    assert "empty.py has no 'f'. It has no functions or classes" in refused("empty.py:f")
-    assert "raises.py: line 3 raises ZeroDivisionError: division by zero" in refused("raises.py:f")
-    assert "syntax.py: line 2 has invalid syntax" in refused("syntax.py:f")
+    assert "none.py: no such file in" in rejection("none.py:f")
+    assert rejection("/none.py:f").endswith("/none.py: no such file.")
+    assert "mine.py has no 'objectiv'. Did you mean 'objective'?" in rejection("mine.py:objectiv")
+    assert "mine.py has no 'zzz'. It has objective" in rejection("mine.py:zzz")
+    assert "empty.py has no 'f'. It has no functions or classes" in rejection("empty.py:f")
+    assert "raises.py: line 3 raises ZeroDivisionError: division by zero" in rejection(
+        "raises.py:f"
+    )
+    assert "syntax.py: line 2 has invalid syntax" in rejection("syntax.py:f")
     missing = "lacks.py: line 2 raises ModuleNotFoundError: No module named 'no_such_package'"
-    assert missing in refused("lacks.py:f")
-    assert "the package 'no_such_package' is not installed" in refused("no_such_package.sub:f")
-    assert "math has no 'sqr'" in refused("math:sqr")
-    assert "mine.py: the name is missing. Use mine.py:Name." in refused("mine.py")
+    assert missing in rejection("lacks.py:f")
+    assert "the package 'no_such_package' is not installed" in rejection("no_such_package.sub:f")
+    assert "math has no 'sqr'" in rejection("math:sqr")
+    assert "mine.py: the name is missing. Use mine.py:Name." in rejection("mine.py")
 
 
 def test_a_file_that_failed_is_loaded_again_after_a_fix(write):
     path = write("mended.py", "1 / 0\n")
-    refused("mended.py:f")
+    rejection("mended.py:f")
     path.write_text("f = 2\n")
     importlib.invalidate_caches()
     assert load("mended.py:f", "x") == 2
@@ -126,7 +128,7 @@ def test_a_config_holds_objects_and_writes_references():
     assert compare(again, config) == ([], [])
     assert config.env.name.object is walk
     assert replace(config, seed=1).env.name.object is walk
-    message = refused(references.without_family(again.env.name), "env.name")
+    message = rejection(references.without_family(again.env.name), "env.name")
     assert "cannot be loaded. Pass the object again" in message
 
 

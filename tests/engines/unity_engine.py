@@ -223,12 +223,12 @@ def play(options: argparse.Namespace) -> None:
     heard: dict[str, object] = {"seed": settings.seed}
     for count in itertools.count():
         command = answer.rl_input.command
-        listen(heard, answer.rl_input.side_channel, options.record)
+        record_side_channels(heard, answer.rl_input.side_channel, options.record)
         game.parameters |= parameters_of(answer.rl_input.side_channel, options.record)
         if command == messages.RESET:
             game.reset(settings.seed)
         sent = wait_for_agents(game)
-        misbehave(options.fault, count)
+        apply_fault(options.fault, count)
         message = messages.UnityMessage()
         output = message.unity_output.rl_output
         for agent, info in sent:
@@ -241,7 +241,7 @@ def play(options: argparse.Namespace) -> None:
             replay(client, message)
         answer = client.exchange(message)
         if answer.rl_input.command == messages.STEP:
-            take(sent, answer.rl_input.agent_actions)
+            apply_actions(sent, answer.rl_input.agent_actions)
             game.act()
 
 
@@ -262,7 +262,7 @@ def wait_for_agents(game: Game) -> list[tuple[Agent, messages.Message]]:
         game.act()
 
 
-def take(sent: list[tuple[Agent, messages.Message]], actions: dict) -> None:
+def apply_actions(sent: list[tuple[Agent, messages.Message]], actions: dict) -> None:
     """Give actions to the agents with a request, by position."""
     for name in {agent.behaviour for agent, _ in sent}:
         asked = [agent for agent, info in sent if agent.behaviour == name and not info.done]
@@ -283,7 +283,7 @@ def side_channels(count: int) -> bytes:
     return channels.pack(channels.STATS, stat) + channels.pack(uuid.UUID(int=7), b"hello")
 
 
-def listen(heard: dict, data: bytes, record: str) -> None:
+def record_side_channels(heard: dict, data: bytes, record: str) -> None:
     """Record the messages of the trainer on side channels."""
     if not data or not record:
         return
@@ -317,7 +317,7 @@ def parameters_of(data: bytes, record: str) -> dict[str, Callable[[], float]]:
     return found
 
 
-def misbehave(fault: str, count: int) -> None:
+def apply_fault(fault: str, count: int) -> None:
     """Apply the fault, if any, at exchange 20."""
     if count != 20:
         return

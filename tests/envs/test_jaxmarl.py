@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.packages import needs
+from support.packages import skip_without
 from support.stepping import play
 
 from purejaxppo import learner
@@ -17,7 +17,7 @@ from purejaxppo.envs.adapters import jaxmarl
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box
 
-needs("jaxmarl")
+skip_without("jaxmarl")
 FULL = pytest.mark.full
 STOP = 4
 """The action of SMAX that is always allowed."""
@@ -190,7 +190,7 @@ def test_a_waiting_hanabi_player_has_one_action():
     assert task.max_episode_steps == 0
 
 
-def onion_before_the_pot(task):
+def onion_at_pot(task):
     """Return a state of cramped_room in which agent 0 faces the pot with an onion."""
     state, _ = jax.jit(task.reset)(jax.random.key(0))
     return state.replace(
@@ -207,10 +207,10 @@ def test_a_curriculum_can_lower_the_weight_of_the_shaped_reward():
         task = make("overcooked", shaped_reward=weight)
         assert task.parameters == {"shaped_reward": weight}
         step = jax.jit(task.step)
-        _, out = step(jax.random.key(1), onion_before_the_pot(task), (interact, stay))
+        _, out = step(jax.random.key(1), onion_at_pot(task), (interact, stay))
         np.testing.assert_allclose(out.reward, [3 * weight, 0])  # 3 for an onion in the pot
     other = task.adjusted({"shaped_reward": jnp.float32(0.25)})
-    _, out = jax.jit(other.step)(jax.random.key(1), onion_before_the_pot(task), (interact, stay))
+    _, out = jax.jit(other.step)(jax.random.key(1), onion_at_pot(task), (interact, stay))
     np.testing.assert_allclose(out.reward, [0.75, 0])
     lowered = EnvConfig(name="jaxmarl/overcooked", curriculum={"shaped_reward": "1 to 0"})
     env = registry.make(lowered, 4)

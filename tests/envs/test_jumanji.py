@@ -204,14 +204,14 @@ def test_expensive_resets_are_not_computed_at_every_step():
     assert cheap.cheap_reset
 
 
-def when(name):
+def video_mark(name):
     """The mark of a video: MMST takes long to compile, and two tasks are easier forms of others."""
     if name == "MMST-v0" or "partly" in name or "easy" in name:
         return pytest.mark.slow
     return [] if name == "Snake-v1" else FULL
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=when(n)) for n in NAMES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=video_mark(n)) for n in NAMES])
 def test_videos_are_rendered_by_the_simulator_without_a_display(name):
     task = make(name)
     state, obs = jax.jit(task.reset)(jax.random.key(0))

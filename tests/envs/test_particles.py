@@ -86,7 +86,7 @@ def test_the_reward_of_spread_is_shared_distances_and_collisions():
     assert first[0] < 0  # pushed away to the left
 
 
-def caught_in_turn():
+def make_two_catches():
     """Return a task and a state: the hunter touches one prey now and the other one later."""
     task = Tag(num_hunters=1, num_prey=2, num_obstacles=0)
     state = ParticleState(
@@ -99,7 +99,7 @@ def caught_in_turn():
 
 
 def test_a_caught_prey_leaves_and_the_last_one_ends_the_episode():
-    task, state = caught_in_turn()
+    task, state = make_two_catches()
     step = jax.jit(task.step)
     state, out = step(jax.random.key(0), state, (0, 0, 0))
     # The second prey is 0.05 beyond 0.9 in y, which costs 0.5.
@@ -116,7 +116,7 @@ def test_a_caught_prey_leaves_and_the_last_one_ends_the_episode():
 
 
 def test_a_caught_prey_does_not_collide():
-    task, state = caught_in_turn()
+    task, state = make_two_catches()
     gone = state._replace(alive=jnp.array([True, False, True]))
     step = jax.jit(task.step)
     moved, _ = step(jax.random.key(0), gone, (0, 0, 0))

@@ -102,7 +102,7 @@ def test_two_repeats_equal_two_steps_of_cartpole(key):
     np.testing.assert_allclose(both.reward, first.reward + second.reward, rtol=1e-5)
 
 
-def refused(name, *, backend="", **options):
+def rejection(name, *, backend="", **options):
     config = EnvConfig(name, backend=backend, options=options)
     with pytest.raises(ValueError) as caught:
         registry.make_task(config)
@@ -111,10 +111,10 @@ def refused(name, *, backend="", **options):
 
 
 def test_missing_models_get_a_one_sentence_error_with_the_option_to_set(tmp_path):
-    text = refused("playground/Go1Getup", menagerie=str(tmp_path / "none"))
+    text = rejection("playground/Go1Getup", menagerie=str(tmp_path / "none"))
     assert f"{tmp_path / 'none'} does not exist" in text and "set env.options.menagerie" in text
     # A folder without this robot.
-    text = refused("playground/Go1Getup", menagerie=str(tmp_path))
+    text = rejection("playground/Go1Getup", menagerie=str(tmp_path))
     assert f"playground/Go1Getup, with the models in {tmp_path}" in text
 
 
@@ -123,24 +123,24 @@ def test_models_are_never_downloaded(monkeypatch, tmp_path):
 
     monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", tmp_path / "none")
     monkeypatch.setattr(mjx_env, "_clone_with_progress", lambda *args: pytest.fail("a clone"))
-    assert str(tmp_path / "none") in refused("playground/Go1Getup")
-    refused("playground/Go1Getup", menagerie=str(tmp_path))
+    assert str(tmp_path / "none") in rejection("playground/Go1Getup")
+    rejection("playground/Go1Getup", menagerie=str(tmp_path))
     assert tmp_path / "none" == mjx_env.MENAGERIE_PATH
 
 
 def test_warp_needs_a_gpu_and_its_package(monkeypatch):
     name, real = "playground/CartpoleBalance", importlib.util.find_spec
     if jax.default_backend() != "gpu":
-        assert "env.backend = warp needs an NVIDIA GPU" in refused(name, backend="warp")
-    text = refused(name, backend="warp", domain_randomization=True)
+        assert "env.backend = warp needs an NVIDIA GPU" in rejection(name, backend="warp")
+    text = rejection(name, backend="warp", domain_randomization=True)
     assert "Use env.backend = jax" in text
-    assert "AeroCubeRotateZAxis supports only jax" in refused(
+    assert "AeroCubeRotateZAxis supports only jax" in rejection(
         "playground/AeroCubeRotateZAxis", backend="warp"
     )
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda x, *rest: None if x == "warp" else real(x, *rest)
     )
-    assert "warp-lang is not installed" in refused(name, backend="warp")
+    assert "warp-lang is not installed" in rejection(name, backend="warp")
 
 
 def test_domain_randomization_is_rejected_for_a_task_without_it(make):
@@ -191,7 +191,7 @@ ROBOTS = [
 @pytest.mark.parametrize("name", adapter.BROKEN)
 def test_broken_tasks_are_rejected_and_still_fail(menagerie, monkeypatch, name, key):
     name = f"playground/{name}"
-    assert "fails with JAX" in refused(name)
+    assert "fails with JAX" in rejection(name)
     monkeypatch.setattr(adapter, "BROKEN", ())
     task = registry.make_task(EnvConfig(name, options={"menagerie": str(menagerie)}))
     state, _ = jax.eval_shape(task.reset, key)

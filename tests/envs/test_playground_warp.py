@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.packages import needs
+from support.packages import skip_without
 from support.stepping import begin, play
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.adapters import playground
 
-needs("mujoco_playground")
-needs("warp")
+skip_without("mujoco_playground")
+skip_without("warp")
 
 pytestmark = pytest.mark.full
 NUM_ENVS, LIMIT = 3, 5

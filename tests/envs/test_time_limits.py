@@ -182,7 +182,7 @@ def case(name, length=14, rows=2, *, options=None, marks=(), label="", **fields)
     return pytest.param(made, id=label or f"{name}-{'-'.join(fields)}".rstrip("-"), marks=marks)
 
 
-def repeated(task):
+def repeat_actions(task):
     return ActionRepeat(task, 2)
 
 
@@ -192,7 +192,7 @@ CASES = [
     case(Still(4), label="own-limit"),
     case(Still(4, cheap_reset=False), label="own-starts-per-rollout"),
     case(Still(4), wrappers=(own_code.Doubled,), label="own-wrapper"),
-    case(Still(8), wrappers=(repeated,), label="own-action-repeat"),
+    case(Still(8), wrappers=(repeat_actions,), label="own-action-repeat"),
     case(own_code.Pair(), label="own-world"),
     case("gymnax/CartPole-v1", options={"max_steps_in_episode": 4}),
     case("gymnax/Pendulum-v1", max_episode_steps=4, randomize={"g": 0.1}, marks=FULL),

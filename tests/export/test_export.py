@@ -64,7 +64,7 @@ def players(program, folder):
     ]
 
 
-def seasoned(policy, gain=1.0):
+def random_state(policy, gain=1.0):
     """Return a state with random nonzero parameters and random statistics."""
     rng = np.random.default_rng(0)
 
@@ -81,7 +81,7 @@ def seasoned(policy, gain=1.0):
 
 def assert_same_actions(policy, folder, *, batch=1, count=1000, gain=1.0):
     """Check that the actions of each file equal the policy's, and return (program, actions)."""
-    act = export.deterministic(policy, seasoned(policy, gain))
+    act = export.deterministic(policy, random_state(policy, gain))
     program = export.trace_policy(act, policy, batch)
     obs = export.random_observation(policy, np.random.default_rng(1), count)
     expected, _ = jax.jit(act)(obs, (), jnp.zeros(count, bool))
@@ -181,7 +181,7 @@ def test_exported_policies_preprocess_integers_of_every_dtype(make_config, tmp_p
 def test_the_convolution_form_for_cpus_can_be_exported(make_config, tmp_path):
     observation = dataclasses.replace(IMAGE, shape=(36, 37, 1))
     policy = make_policy(make_config, observation, Box((2,)), encoder="cnn_nature", torso="shared")
-    act = export.deterministic(policy, seasoned(policy))
+    act = export.deterministic(policy, random_state(policy))
     with convolutions.using(convolutions.BATCH_LAST):
         program = trace.trace(act, np.zeros((2, 36, 37, 1), np.uint8))
         obs = export.random_observation(policy, np.random.default_rng(1), 2)
@@ -223,7 +223,7 @@ def test_exported_recurrent_policies_act_like_the_agent(memory, torso, make_conf
     """1,000 steps of two rows with occasional starts."""
     network = {"rnn": memory, "rnn_size": 8, "torso": torso}
     policy = make_policy(make_config, Box((5,)), Box((3,), -1.0, 1.0), **network)
-    act = export.deterministic(policy, seasoned(policy))
+    act = export.deterministic(policy, random_state(policy))
     program = export.trace_policy(act, policy, 2)
     obs = export.random_observation(policy, np.random.default_rng(1), 2000).reshape(1000, 2, 5)
     start = np.random.default_rng(2).random((1000, 2)) < 0.05
@@ -514,7 +514,7 @@ def test_raw_actions_reach_but_never_exceed_the_bounds(make_config, tmp_path):
     pytest.importorskip("gymnax")
     config = make_config(env={"name": "gymnax/Pendulum-v1"}, network={"hidden": (8,)})
     agent = Agent(config, AgentState({}, None))
-    agent = replace(agent, state=seasoned(agent.policy, 5.0), env_steps=7)
+    agent = replace(agent, state=random_state(agent.policy, 5.0), env_steps=7)
     written = export.export(agent, tmp_path / "wild.npz")
     assert written.difference < 1e-4
     policy, rng = player.load(tmp_path / "wild.npz"), np.random.default_rng(0)
@@ -527,7 +527,7 @@ def test_host_simulators_get_raw_actions_too(family, make_config, tmp_path):
     pytest.importorskip(family)
     config = make_config(env={"name": f"{family}/Pendulum-v1"}, network={"hidden": (8,)})
     agent = Agent(config, AgentState({}, None))
-    agent = replace(agent, state=seasoned(agent.policy, 5.0))
+    agent = replace(agent, state=random_state(agent.policy, 5.0))
     export.export(agent, tmp_path / "policy.npz", batch=300)
     obs = np.random.default_rng(0).normal(0, 9, (300, 3)).astype(np.float32)
     action, _ = player.load(tmp_path / "policy.npz")(obs)
@@ -661,6 +661,6 @@ def test_a_network_trained_in_bfloat16_is_exported_in_float32(make_config, tmp_p
     config = make_config(network={"hidden": (8,), "compute_dtype": "bfloat16"})
     assert isinstance(config.network, NetworkConfig)
     agent = Agent(config, AgentState({}, None))
-    agent = replace(agent, state=seasoned(agent.policy))
+    agent = replace(agent, state=random_state(agent.policy))
     written = export.export(agent, tmp_path / "policy.npz")
     assert written.difference < 1e-5

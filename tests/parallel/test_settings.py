@@ -38,7 +38,7 @@ def change():
         jax.config.update(name, value)
 
 
-def refused(name, value):
+def rejection_pattern(name, value):
     """Return a pattern for the start of the error."""
     return rf"^{name.upper()} = {value}: .*\. Unset this environment variable, or change {name} in"
 
@@ -60,7 +60,7 @@ def test_an_unsupported_jax_setting_is_rejected_before_the_run_folder_is_made(
 @pytest.mark.parametrize(("name", "value"), [*EVERYWHERE.items(), ("jax_debug_nans", True)])
 def test_make_train_rejects_unsupported_jax_settings(name, value, change, make_config):
     change(name, value)
-    with pytest.raises(ValueError, match=refused(name, value)):
+    with pytest.raises(ValueError, match=rejection_pattern(name, value)):
         make_train(make_config())
 
 
@@ -70,10 +70,10 @@ def test_evaluate_and_load_reject_unsupported_jax_settings(
 ):
     agent = Agent(make_config(), None)
     change(name, value)
-    with pytest.raises(ValueError, match=refused(name, value)):
+    with pytest.raises(ValueError, match=rejection_pattern(name, value)):
         evaluate(agent, 2)
     if name != "jax_disable_jit":
-        with pytest.raises(ValueError, match=refused(name, value)):
+        with pytest.raises(ValueError, match=rejection_pattern(name, value)):
             load(tmp_path)
 
 

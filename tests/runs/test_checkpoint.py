@@ -241,7 +241,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
-def numbered(state, number):
+def add_number(state, number):
     """Return the state with `number` added to every array except keys."""
     return jax.tree.map(lambda x: x if is_key(x) else (x + number).astype(x.dtype), state)
 
@@ -249,14 +249,14 @@ def numbered(state, number):
 def save_numbered(checkpoints, state, *numbers):
     for number in numbers:
         progress = Progress(number, 0.5, [number], [float(number)], [number])
-        best = numbered(state.agent, number + 1)
-        checkpoints.save(numbered(state, number), progress, best)
+        best = add_number(state.agent, number + 1)
+        checkpoints.save(add_number(state, number), progress, best)
         checkpoints.wait()
 
 
 @pytest.fixture(scope="module")
-def two_saved(make_config, tmp_path_factory):
-    """A run folder with checkpoints 10 and 20 of `numbered` states, and the state itself."""
+def two_checkpoints_once(make_config, tmp_path_factory):
+    """A run folder with checkpoints 10 and 20 of numbered states, and the state itself."""
     config, run = make_config(), tmp_path_factory.mktemp("two") / "run"
     state = Programs(setup_of(config)).init()
     checkpoints = Checkpoints(run)
@@ -267,10 +267,10 @@ def two_saved(make_config, tmp_path_factory):
 
 
 @pytest.fixture
-def two(two_saved, tmp_path):
-    """A copy of the folder of `two_saved`, and the state."""
-    shutil.copytree(two_saved[0], tmp_path / "run")
-    return tmp_path / "run", two_saved[1]
+def two_checkpoints(two_checkpoints_once, tmp_path):
+    """A copy of the folder of `two_checkpoints_once`, and the state."""
+    shutil.copytree(two_checkpoints_once[0], tmp_path / "run")
+    return tmp_path / "run", two_checkpoints_once[1]
 
 
 def assert_equal(tree, other):
@@ -287,15 +287,15 @@ def resumed_at(run, state):
     checkpoints.close()
     number = progress.env_steps
     assert progress == Progress(number, 0.5, [number], [float(number)], [number])
-    assert_equal(again, numbered(state, number))
-    assert_equal(best, numbered(state.agent, number + 1))
+    assert_equal(again, add_number(state, number))
+    assert_equal(best, add_number(state.agent, number + 1))
     return number
 
 
 def read_at(run, state, checkpoint, plus):
     """Return the step of the agent that `restore` reads. Check every array."""
     agent = restore(run, checkpoint)
-    expected = jax.tree.map(lambda x: x[0], numbered(state.agent, agent.env_steps + plus))
+    expected = jax.tree.map(lambda x: x[0], add_number(state.agent, agent.env_steps + plus))
     assert_equal(agent.state, expected)
     return agent.env_steps
 
@@ -320,9 +320,9 @@ def damages(data):
     ids=["training", "all"],
 )
 def test_damage_to_any_file_restores_the_previous_checkpoint_or_correct_values(
-    two, items, agents, capfd
+    two_checkpoints, items, agents, capfd
 ):
-    run, state = two
+    run, state = two_checkpoints
     newest = run / "checkpoints" / "20"
     paths = [p for item in items for p in (newest / item).glob("**/*" if item else "*")]
     damaged = 0
@@ -346,8 +346,8 @@ def test_damage_to_any_file_restores_the_previous_checkpoint_or_correct_values(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_readable_arrays_of_another_checkpoint_count_as_damage(two):
-    run, state = two
+def test_readable_arrays_of_another_checkpoint_count_as_damage(two_checkpoints):
+    run, state = two_checkpoints
     older, newer = (run / "checkpoints" / str(step) / "agent" for step in (10, 20))
     shutil.rmtree(newer)
     shutil.copytree(older, newer)
@@ -366,8 +366,8 @@ def damage(run, step, item="agent"):
         flip(path)
 
 
-def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two, caplog):
-    run, state = two
+def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two_checkpoints, caplog):
+    run, state = two_checkpoints
     damage(run, 20)
     before = contents(run / "checkpoints" / "20")
     assert resumed_at(run, state) == 10
@@ -386,8 +386,8 @@ def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two, 
     assert sorted(p.name for p in folder.iterdir()) == ["10", "20.damaged", "20.damaged2"]
 
 
-def test_reading_uses_the_checkpoint_before_a_damaged_one_without_renaming(two, caplog):
-    run, state = two
+def test_reading_uses_the_checkpoint_before_a_damaged_one_without_renaming(two_checkpoints, caplog):
+    run, state = two_checkpoints
     damage(run, 20, "best")
     before = contents(run)
     assert read_at(run, state, "last", 0) == 20
@@ -400,8 +400,8 @@ def test_reading_uses_the_checkpoint_before_a_damaged_one_without_renaming(two, 
     assert contents(run) == before
 
 
-def test_requesting_a_damaged_checkpoint_by_its_step_is_an_error(two, caplog):
-    run, state = two
+def test_requesting_a_damaged_checkpoint_by_its_step_is_an_error(two_checkpoints, caplog):
+    run, state = two_checkpoints
     damage(run, 20)
     with pytest.raises(ValueError, match=r"checkpoints/20 is damaged \(agent cannot be read\)"):
         restore(run, 20)
@@ -410,8 +410,10 @@ def test_requesting_a_damaged_checkpoint_by_its_step_is_an_error(two, caplog):
     assert "checkpoints/20 is damaged" in caplog.text
 
 
-def test_the_error_of_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(two):
-    run = two[0]
+def test_the_error_of_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(
+    two_checkpoints,
+):
+    run = two_checkpoints[0]
     damage(run, 20, "*")
     flip(run / "checkpoints" / "10" / "progress" / "metadata")
     named = r"checkpoints: damaged checkpoints 20 \(.* cannot be read\), 10 \(progress.*\)\. All"
@@ -427,8 +429,8 @@ def test_the_error_of_a_run_with_only_damaged_checkpoints_names_them_and_their_f
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["10", "20"]
 
 
-def test_other_files_and_folders_among_checkpoints_are_ignored(two):
-    run, state = two
+def test_other_files_and_folders_among_checkpoints_are_ignored(two_checkpoints):
+    run, state = two_checkpoints
     folder = run / "checkpoints"
     for name in ("99", "007", "31.orbax-checkpoint-tmp", "30.damaged", "x"):
         (folder / name).mkdir()
@@ -445,8 +447,8 @@ def test_other_files_and_folders_among_checkpoints_are_ignored(two):
     assert {p.name for p in folder.iterdir()} == left
 
 
-def test_a_checkpoint_without_checksums_is_restored(two):
-    run, state = two
+def test_a_checkpoint_without_checksums_is_restored(two_checkpoints):
+    run, state = two_checkpoints
     path = run / "checkpoints" / "20" / "progress" / "metadata"
     counters = json.loads(path.read_text())
     assert counters.pop("checksums").keys() >= {"progress", "agent.params.actor.bias"}
@@ -456,8 +458,8 @@ def test_a_checkpoint_without_checksums_is_restored(two):
     assert resumed_at(run, state) == 10
 
 
-def test_a_checkpoint_deleted_while_it_is_read_is_not_reported_as_damaged(two, caplog):
-    run, state = two
+def test_a_checkpoint_deleted_while_it_is_read_is_not_reported_as_damaged(two_checkpoints, caplog):
+    run, state = two_checkpoints
     folder = run / "checkpoints"
     (folder / "20").rename(run / "aside")
 
@@ -476,8 +478,8 @@ def test_a_checkpoint_deleted_while_it_is_read_is_not_reported_as_damaged(two, c
     assert not caplog.messages
 
 
-def test_the_first_checkpoint_of_a_run_is_verified_after_writing(two_saved, tmp_path):
-    state = two_saved[1]
+def test_the_first_checkpoint_of_a_run_is_verified_after_writing(two_checkpoints_once, tmp_path):
+    state = two_checkpoints_once[1]
 
     def cut(path):
         if path.endswith("orbax-checkpoint-tmp"):
@@ -502,8 +504,8 @@ NAMES += ["$HOME", "-dash", "up/../over", "\udcff"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_folder_may_have_any_name(name, two_saved, tmp_path, monkeypatch):
-    source, state = two_saved
+def test_a_run_folder_may_have_any_name(name, two_checkpoints_once, tmp_path, monkeypatch):
+    source, state = two_checkpoints_once
     monkeypatch.chdir(tmp_path)
     Path("up").mkdir()
     Path("axb").mkdir()  # the pattern a?b matches it

@@ -75,7 +75,7 @@ def test_the_files_of_a_teacher_are_printed_too(tmp_path, monkeypatch, capsys, m
 
 
 @pytest.fixture
-def given(tmp_path, monkeypatch):
+def foreign_run(tmp_path, monkeypatch):
     """A run folder of another user, next to a module and a program that leave a trace when run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -124,8 +124,8 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("text", "lines"), NAMED, ids=lambda value: str(value)[:60])
-def test_modules_and_programs_are_named_before_they_run(text, lines, given, capsys):
-    (given / "config.yaml").write_text(text)
+def test_modules_and_programs_are_named_before_they_run(text, lines, foreign_run, capsys):
+    (foreign_run / "config.yaml").write_text(text)
     found = imports("given")
     assert len(found) == len(lines)
     for line, start in zip(found, lines, strict=True):
@@ -134,9 +134,9 @@ def test_modules_and_programs_are_named_before_they_run(text, lines, given, caps
     assert capsys.readouterr().out == ""
 
 
-def test_members_yaml_is_read_too(given):
-    (given / "config.yaml").write_text("env: {name: gymnax/CartPole-v1}")
-    (given / "members.yaml").write_text("- {network.torso: 'evilmod:Net'}\n- {seed: 1}\n")
+def test_members_yaml_is_read_too(foreign_run):
+    (foreign_run / "config.yaml").write_text("env: {name: gymnax/CartPole-v1}")
+    (foreign_run / "members.yaml").write_text("- {network.torso: 'evilmod:Net'}\n- {seed: 1}\n")
     assert imports("given") == [MODULE.format(folder=Path.cwd())]
 
 
@@ -149,10 +149,10 @@ RUNS = {
 
 
 @pytest.mark.parametrize("command", RUNS)
-def test_commands_print_modules_and_programs_first(command, given, capsys):
+def test_commands_print_modules_and_programs_first(command, foreign_run, capsys):
     config = "{env: {name: godot/./evil.sh}, network: {torso: 'evilmod:Net'}, callbacks: ['x.y:z']}"
-    (given / "config.yaml").write_text(config)
-    (given / "sweep.yaml").write_text("{}")
+    (foreign_run / "config.yaml").write_text(config)
+    (foreign_run / "sweep.yaml").write_text("{}")
     assert RUNS[command]() == 2
     folder = Path.cwd()
     assert capsys.readouterr().out.splitlines()[:3] == [
@@ -162,15 +162,15 @@ def test_commands_print_modules_and_programs_first(command, given, capsys):
     ]
 
 
-def test_a_module_is_named_before_its_import(given, capsys):
-    (given / "config.yaml").write_text("env: {name: 'jax/evilmod:Task'}")
+def test_a_module_is_named_before_its_import(foreign_run, capsys):
+    (foreign_run / "config.yaml").write_text("env: {name: 'jax/evilmod:Task'}")
     assert RUNS["resume"]() == 2
     sys.modules.pop("evilmod", None)
     out = capsys.readouterr().out.splitlines()
     assert out == [MODULE.format(folder=Path.cwd()), "evilmod runs"]
 
 
-def test_a_new_run_does_not_list_the_imports_of_its_config(given, capsys):
+def test_a_new_run_does_not_list_the_imports_of_its_config(foreign_run, capsys):
     Path("mine.yaml").write_text("env: {name: 'jax/evilmod:Task'}")
     assert train_command.main(["--config", "mine.yaml", "--run_dir", "new"]) == 2
     sys.modules.pop("evilmod", None)
@@ -196,12 +196,12 @@ def test_every_field_that_accepts_a_reference_is_marked_in_the_schema():
         or name.endswith(".options")
     ],
 )
-def test_every_field_that_holds_references_is_read(field, given):
+def test_every_field_that_holds_references_is_read(field, foreign_run):
     section, _, key = field.rpartition(".")
     value = FIELDS[field][1]
     held = {tuple: ["evilmod:f"], dict: {"x": "evilmod:f"}}.get(type(value), "evilmod:f")
     data = {section: {key: held}} if section else {key: held}
-    (given / "config.yaml").write_text(to_yaml(from_dict(data)))
+    (foreign_run / "config.yaml").write_text(to_yaml(from_dict(data)))
     assert imports("given") == [MODULE.format(folder=Path.cwd())]
 
 

@@ -38,7 +38,7 @@ total_timesteps: 1024
 """
 
 
-def small(make_config, **overrides):
+def small_config(make_config, **overrides):
     return make_config(
         **{
             "env": {"name": "gymnax/CartPole-v1", "num_envs": 8},
@@ -62,7 +62,7 @@ def trained(programs, updates=4):
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_each_agent_of_a_batch_equals_the_agent_trained_alone(make_config, devices):
-    config = small(make_config, eval={"num_episodes": 3})
+    config = small_config(make_config, eval={"num_episodes": 3})
     members = [
         replace(config, seed=seed, ppo=replace(config.ppo, learning_rate=rate))
         for seed, rate in ((0, 1e-3), (3, 1e-3), (0, 1e-2), (1, 1e-4))
@@ -106,10 +106,10 @@ def test_agents_are_spread_over_devices_before_shards(
         assert dict(shards.mesh.shape) == {"seed": across, "env": along}
 
 
-def observed(make_config, name, devices):
+def observations_of(make_config, name, devices):
     """Return the observations of two seeds after two updates, a row for each environment."""
     env = {"name": name, "num_envs": 4}
-    config = small(make_config, env=env, num_seeds=2, eval={"num_episodes": 0})
+    config = small_config(make_config, env=env, num_seeds=2, eval={"num_episodes": 0})
     programs = Programs(setup_of(config, devices))
     assert programs.shards.num_devices == 1
     state = programs.init()
@@ -123,16 +123,16 @@ def observed(make_config, name, devices):
 @pytest.mark.full
 def test_seeds_of_a_host_simulator_share_one_pool_of_different_environments(make_config):
     pytest.importorskip("envpool")
-    assert len(np.unique(observed(make_config, "envpool/CartPole-v1", 2), axis=0)) == 8
+    assert len(np.unique(observations_of(make_config, "envpool/CartPole-v1", 2), axis=0)) == 8
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
 def test_seeds_of_a_host_simulator_share_one_pool_on_any_number_of_devices(make_config, name):
     pytest.importorskip(name.partition("/")[0])
-    two = observed(make_config, name, 2)
+    two = observations_of(make_config, name, 2)
     assert len(np.unique(two, axis=0)) == 8  # no two environments are the same
-    np.testing.assert_array_equal(two, observed(make_config, name, 1))
+    np.testing.assert_array_equal(two, observations_of(make_config, name, 1))
 
 
 FOUR_DEVICES = """
@@ -199,7 +199,7 @@ def test_two_seeds_of_two_shards_on_four_devices_equal_those_on_one(tmp_path, na
 @pytest.mark.toy
 def test_seeds_are_initialised_one_after_another(make_config):
     # JAX's batched QR deadlocks on CPUs, see below.
-    config = small(make_config, num_seeds=4)
+    config = small_config(make_config, num_seeds=4)
     programs = Programs(setup_of(config))
     jaxpr = jax.make_jaxpr(init_program(programs.parts))(programs.key, shard_ids(programs.parts))
     shapes = list(operands_of_qr(jaxpr.jaxpr))
@@ -370,7 +370,7 @@ def test_impossible_seeds_are_rejected(config_file, capsys):
 
 @pytest.mark.toy
 def test_asynchronous_training_of_many_agents_is_rejected(make_config):
-    config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
+    config = small_config(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
     config = replace(config, asynchronous=True)
     with pytest.raises(ValueError, match="asynchronous = true does not support several agents"):
         Programs(setup_of(config))

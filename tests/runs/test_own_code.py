@@ -64,7 +64,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def elsewhere(trained, tmp_path, monkeypatch):
+def other_folder(trained, tmp_path, monkeypatch):
     """A new current folder with a copy of the run, as on a computer without the custom files."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained / "run", "run")
@@ -88,9 +88,9 @@ def test_files_are_copied_with_their_imports(trained):
 
 
 @pytest.mark.toy
-def test_a_run_is_restored_elsewhere_from_its_copy(elsewhere):
+def test_a_run_is_restored_elsewhere_from_its_copy(other_folder):
     agent = restore("run")
-    assert str(elsewhere / "run/code") in agent.config.env.name.files["mine.py"]
+    assert str(other_folder / "run/code") in agent.config.env.name.files["mine.py"]
     assert evaluate(agent, 2).returns.shape == (2,)
 
 
@@ -112,16 +112,16 @@ def test_a_changed_original_is_reported_and_not_used(trained, tmp_path, monkeypa
     restore("run")
 
 
-def test_a_run_resumed_elsewhere_equals_an_uninterrupted_run(trained, elsewhere, capfd):
+def test_a_run_resumed_elsewhere_equals_an_uninterrupted_run(trained, other_folder, capfd):
     shutil.copy(trained / "own.yaml", "own.yaml")
     remove_last_checkpoint("run")
-    (elsewhere / "mine.py").write_text("raise SystemError\n")
+    (other_folder / "mine.py").write_text("raise SystemError\n")
     assert train("own.yaml", "--run_dir", "run") == 0
     assert_same_bits(final_state("run")[0], final_state(trained / "run")[0])
 
 
 @pytest.mark.toy
-def test_damaged_copies_get_a_one_sentence_error(elsewhere, capsys):
+def test_damaged_copies_get_a_one_sentence_error(other_folder, capsys):
     Path("run/code/files.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"files.json: the file was edited or is damaged"):
         restore("run")
@@ -143,7 +143,7 @@ def test_equal_names_in_two_folders_do_not_collide(tmp_path):
     ]
 
 
-def test_a_run_is_evaluated_elsewhere_in_a_new_process(elsewhere):
+def test_a_run_is_evaluated_elsewhere_in_a_new_process(other_folder):
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, "-m", "purejaxppo.evaluate", "--run", "run", "--episodes", "2"]
     out = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.optimizations import optimization
 from support.runs import remove_last_checkpoint, setup_of
-from support.trees import assert_same, filled
+from support.trees import assert_same, fill_tree
 
 from purejaxppo import hyperparams, load_config, make_train, restore
 from purejaxppo.agents.schedules import make_hyperparams
@@ -164,7 +164,7 @@ SIZE, NUM_ENVS = 4, 2
 
 
 @pytest.fixture(scope="module")
-def told_apart(make_config):
+def numbered_members(make_config):
     """State of four members with an LSTM, curiosity and PopArt. All arrays of member i hold i."""
     config = make_config(
         env={"name": "dummy/vector", "num_envs": NUM_ENVS},
@@ -175,7 +175,7 @@ def told_apart(make_config):
     parts = make_parts(config, Shards(1, None, SIZE))
     keys = jax.vmap(jax.random.key)(jnp.arange(SIZE))
     state = jax.eval_shape(init_program(parts), keys, shard_ids(parts))
-    state = filled(state, lambda shape: np.indices(shape)[0])
+    state = fill_tree(state, lambda shape: np.indices(shape)[0])
     return state, parts.initial_carry((NUM_ENVS,))
 
 
@@ -184,7 +184,7 @@ def selected_from(key, state, known, carry):
     return evolve(key, state, known, RULES, carry)[:2]
 
 
-def known_of(scores, episodes):
+def make_population(scores, episodes):
     hp = make_hyperparams(Config(ppo=PPOConfig(learning_rate=1e-3)))
     hp = jax.tree.map(lambda x: jnp.full(SIZE, x), hp)
     episodes = jnp.array(episodes, jnp.int32)
@@ -193,9 +193,11 @@ def known_of(scores, episodes):
     return Population(hp, jnp.array(scores) * jnp.maximum(episodes, 1), episodes, none, parents)
 
 
-def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
-    state, carry = told_apart
-    after, known = selected_from(key, state, known_of([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry)
+def test_every_field_of_a_state_is_copied_or_kept_by_name(numbered_members, key):
+    state, carry = numbered_members
+    after, known = selected_from(
+        key, state, make_population([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry
+    )
     np.testing.assert_array_equal(known.parent, [0, 0, 2, 3])
     own = {f.name for f in fields(TrainState) if f.metadata["not_inherited"]}
     assert "rollout" in own and "agent" not in own
@@ -214,9 +216,9 @@ def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
         assert_same(old, new)
 
 
-def test_a_selection_waits_until_every_member_has_finished_an_episode(told_apart, key):
-    state, carry = told_apart
-    known = known_of([5.0, 0.0, 2.0, 3.0], [4, 0, 2, 1])
+def test_a_selection_waits_until_every_member_has_finished_an_episode(numbered_members, key):
+    state, carry = numbered_members
+    known = make_population([5.0, 0.0, 2.0, 3.0], [4, 0, 2, 1])
     after, same = selected_from(key, state, known, carry)
     assert_same(after, state)
     assert_same(same, known)
@@ -227,30 +229,30 @@ def test_a_selection_waits_until_every_member_has_finished_an_episode(told_apart
     np.testing.assert_array_equal(selected.return_sum, 0.0)
 
 
-def test_a_member_that_is_not_finite_is_replaced_and_not_waited_for(told_apart, key):
+def test_a_member_that_is_not_finite_is_replaced_and_not_waited_for(numbered_members, key):
     """Member 0 has the best return and a NaN parameter, with and without finished episodes."""
-    state, carry = told_apart
+    state, carry = numbered_members
     params = state.agent.params
     bias = params["critic"]["bias"].at[0].set(jnp.nan)
     params = params | {"critic": params["critic"] | {"bias": bias}}
     broken = state.replace(agent=state.agent.replace(params=params))
     for episodes in ([9, 1, 1, 1], [0, 1, 1, 1]):
-        known = known_of([100.0, 1.0, 2.0, 3.0], episodes)
+        known = make_population([100.0, 1.0, 2.0, 3.0], episodes)
         after, selected = selected_from(key, broken, known, carry)
         np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
         assert finite(after.agent.params).all()
     # The parameters may be finite while the updates are not. Then the returns are NaN.
-    known = known_of([np.nan, 1.0, 2.0, 3.0], [0, 1, 1, 1])
+    known = make_population([np.nan, 1.0, 2.0, 3.0], [0, 1, 1, 1])
     _, selected = selected_from(key, state, known, carry)
     np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
     assert np.isfinite(selected.return_sum).all()
 
 
 @pytest.mark.parametrize("finished", [10, 0])
-def test_a_member_that_diverges_is_replaced_and_not_waited_for(finished, told_apart, key):
+def test_a_member_that_diverges_is_replaced_and_not_waited_for(finished, numbered_members, key):
     """Member 0's long, expensive episodes diverge, and its other episodes have the best mean."""
-    state, carry = told_apart
-    known = known_of([-5.0, -59.0, -60.0, -61.0], [finished, 100, 100, 100])
+    state, carry = numbered_members
+    known = make_population([-5.0, -59.0, -60.0, -61.0], [finished, 100, 100, 100])
     known = known._replace(diverged=jnp.array([90, 0, 1, 0], jnp.int32))
     _, selected = selected_from(key, state, known, carry)
     np.testing.assert_array_equal(selected.parent, [1, 1, 2, 3])
@@ -391,7 +393,7 @@ checkpoint: {interval: 5000}
 
 
 @pytest.fixture(scope="module")
-def evolved(tmp_path_factory):
+def finished_population(tmp_path_factory):
     """A folder with `whole`, a finished population, and its output in `out`."""
     folder = tmp_path_factory.mktemp("population")
     (folder / "small.yaml").write_text(CARTPOLE)
@@ -405,8 +407,8 @@ def evolved(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(evolved, tmp_path, monkeypatch):
-    shutil.copytree(evolved, tmp_path, dirs_exist_ok=True)
+def folder(finished_population, tmp_path, monkeypatch):
+    shutil.copytree(finished_population, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

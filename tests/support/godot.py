@@ -23,7 +23,7 @@ def start(*flags, count=1, seed=5, **settings):
     return GodotGames(launch(*flags, **settings), seed, count)
 
 
-def right(obs):
+def rewarded_actions(obs):
     """Return the actions with a reward, given observations [N, 3]."""
     return np.where(obs[:, 0] > 0, 2, 0)
 

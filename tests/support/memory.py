@@ -14,7 +14,7 @@ LARGEST = 2.4e9
 """Bytes above which they are not kept for the rest of a file."""
 
 
-def resident():
+def resident_bytes():
     """Return the bytes of resident memory of this process; infinity on other systems than Linux."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
@@ -25,7 +25,7 @@ def resident():
 
 def drop_large_programs(limit=LARGE):
     """Drop compiled programs, which are also on disk, if the process is larger than `limit`."""
-    if resident() > limit:
+    if resident_bytes() > limit:
         jax.clear_caches()
         gc.collect()
         if sys.platform == "linux":

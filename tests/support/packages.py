@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 
-def needs(name):
+def skip_without(name):
     """Skip a file if a package is not installed, without importing it, since some need seconds."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"needs {name}", allow_module_level=True)

@@ -17,7 +17,7 @@ from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.setup import divide, resolve
 from support.children import environment
 from support.paths import OWN_CODE
-from support.trees import plain
+from support.trees import to_numpy
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
@@ -97,7 +97,7 @@ def final_state(run_dir):
     named = {}
     with ocp.StandardCheckpointer() as reader:
         for item in ("agent", "train"):
-            tree = plain(reader.restore(folder / str(progress.env_steps) / item))
+            tree = to_numpy(reader.restore(folder / str(progress.env_steps) / item))
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                 named[item + jax.tree_util.keystr(path)] = leaf
     return named, progress

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def plain(tree):
+def to_numpy(tree):
     """Return a tree of numpy arrays, with keys as their bits."""
     return jax.tree.map(
         lambda x: np.asarray(
@@ -17,10 +17,10 @@ def plain(tree):
 
 def assert_same(a, b):
     """Check that two trees are bit-identical."""
-    jax.tree.map(np.testing.assert_array_equal, plain(a), plain(b))
+    jax.tree.map(np.testing.assert_array_equal, to_numpy(a), to_numpy(b))
 
 
-def filled(shapes, fill):
+def fill_tree(shapes, fill):
     """Return a tree of given shapes and dtypes, with arrays `fill(shape)`, also for keys."""
 
     def leaf(x):

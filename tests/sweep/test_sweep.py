@@ -69,7 +69,7 @@ def sweep(config_file, *flags):
 
 
 @pytest.fixture(scope="module")
-def swept_once(tmp_path_factory):
+def sweep_once(tmp_path_factory):
     """A folder with `swept`, a finished grid of four settings with two seeds, and its output."""
     folder = tmp_path_factory.mktemp("grid")
     (folder / "small.yaml").write_text(CARTPOLE)
@@ -83,10 +83,10 @@ def swept_once(tmp_path_factory):
 
 
 @pytest.fixture
-def swept(swept_once, config_file):
+def finished_sweep(sweep_once, config_file):
     """A copy of a finished sweep of `GRID` in the current folder."""
-    shutil.copytree(swept_once / "swept", "swept")
-    shutil.copy(swept_once / "out", "out")
+    shutil.copytree(sweep_once / "swept", "swept")
+    shutil.copy(sweep_once / "out", "out")
     return Path("swept")
 
 
@@ -135,15 +135,15 @@ def test_settings_are_grouped_by_structure(make_config):
     assert [[c.ppo.gamma for c in group] for group in groups] == [[0.9, 0.99]] * 2
 
 
-def test_a_grid_is_one_program_and_equals_agents_trained_alone(swept, config_file):
+def test_a_grid_is_one_program_and_equals_agents_trained_alone(finished_sweep, config_file):
     out = Path("out").read_text()
     assert "4 settings x 2 seeds in 1 program\n" in out
     assert "8 agents with 8 environments each" in out
-    rows = table(swept)
+    rows = table(finished_sweep)
     assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4]
     means = [float(row["return_mean"]) for row in rows]
     assert means == sorted(means, reverse=True)
-    assert (swept / "sweep.png").stat().st_size > 10_000
+    assert (finished_sweep / "sweep.png").stat().st_size > 10_000
     row = rows[2]
     alone = ["--ppo.learning_rate", row["ppo.learning_rate"], "--ppo.gamma", row["ppo.gamma"]]
     alone += ["--seed", "1", "--devices", "1", "--run_dir", "alone"]
@@ -172,14 +172,14 @@ def small_agents(monkeypatch):
 
 @pytest.mark.full
 def test_a_small_memory_budget_makes_more_batches_with_the_same_results(
-    swept, small_agents, config_file, capsys
+    finished_sweep, small_agents, config_file, capsys
 ):
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
     error = capsys.readouterr().err
     assert "2 agents need 0.002 GB, and the budget is 0.001 GB: give more" in error
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.0041) == 0
     assert json.loads(Path("none/rounds/000/group-000/batches.json").read_text()) == [4, 4]
-    assert same_results("none", swept)
+    assert same_results("none", finished_sweep)
 
 
 def same_results(one, other):
@@ -263,7 +263,7 @@ def test_a_killed_sweep_resumes(config_file, tmp_path):
 
 @pytest.mark.full
 def test_an_interrupted_sweep_reports_how_to_resume_and_resumes(
-    swept, small_agents, config_file, capsys, monkeypatch
+    finished_sweep, small_agents, config_file, capsys, monkeypatch
 ):
     def interrupting(run, row):
         interrupts._ACTIVE[-1].signal = "SIGINT"
@@ -274,7 +274,9 @@ def test_an_interrupted_sweep_reports_how_to_resume_and_resumes(
     assert "Run the same command to resume." in capsys.readouterr().out
     assert sweep(config_file, *GRID, "--run_dir", "parts") == 0
     assert "resuming at" in capsys.readouterr().out
-    assert [row["returns"] for row in table("parts")] == [row["returns"] for row in table(swept)]
+    assert [row["returns"] for row in table("parts")] == [
+        row["returns"] for row in table(finished_sweep)
+    ]
 
 
 @pytest.mark.full
@@ -309,8 +311,8 @@ def test_sigint_interrupts_a_sweep_process_which_then_resumes(config_file, tmp_p
     assert len(table("runs/small-sweep")) == 2
 
 
-def test_another_sweep_in_the_same_folder_is_rejected(swept, config_file, capsys):
-    before = table(swept)
+def test_another_sweep_in_the_same_folder_is_rejected(finished_sweep, config_file, capsys):
+    before = table(finished_sweep)
     assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--run_dir", "swept") == 2
     error = error_of(capsys)
     assert "swept contains a sweep with num_seeds = 2, not 1" in error
@@ -322,7 +324,7 @@ def test_another_sweep_in_the_same_folder_is_rejected(swept, config_file, capsys
         in error
     )
     assert "--clobber to delete it" in error
-    assert table(swept) == before
+    assert table(finished_sweep) == before
 
 
 @pytest.mark.toy
@@ -350,14 +352,16 @@ def test_a_sweep_prints_settings_without_effect_once(config_file, capsys):
 
 
 @pytest.mark.full
-def test_clobber_restarts_a_sweep_and_best_yaml_can_be_trained(swept, small_agents, config_file):
+def test_clobber_restarts_a_sweep_and_best_yaml_can_be_trained(
+    finished_sweep, small_agents, config_file
+):
     flags = ("--grid", RATES, "--grid", "network.hidden=[8],[4,4]", *SHORT, "--run_dir", "swept")
     assert sweep(config_file, *flags, "--clobber") == 0
-    best = table(swept)[0]
-    config = load_config(swept / "best.yaml")
+    best = table(finished_sweep)[0]
+    config = load_config(finished_sweep / "best.yaml")
     assert str(config.ppo.learning_rate) == best["ppo.learning_rate"]
     assert " ".join(map(str, config.network.hidden)) == best["network.hidden"]
-    assert train(swept / "best.yaml", "--run_dir", "again") == 0
+    assert train(finished_sweep / "best.yaml", "--run_dir", "again") == 0
 
 
 RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [0.8, 0.99]}\n"
@@ -457,11 +461,11 @@ def test_an_invalid_sweep_gets_a_one_sentence_error(config_file, capsys, flags, 
     assert not Path("runs").exists()
 
 
-def test_an_invalid_sweep_deletes_nothing(swept, config_file):
-    before = table(swept)
+def test_an_invalid_sweep_deletes_nothing(finished_sweep, config_file):
+    before = table(finished_sweep)
     for flags in (("--grid", "ppo.gamma=2"), ("--grid", "env.name=gymnax/Nothing-v0")):
         assert sweep(config_file, *flags, "--run_dir", "swept", "--clobber") == 2
-        assert table(swept) == before
+        assert table(finished_sweep) == before
 
 
 @pytest.mark.toy

@@ -46,7 +46,7 @@ def group(number):
     return [stat for pgid, stat in pairs if int(pgid) == number and not stat.startswith("Z")]
 
 
-def gone(number, seconds=8.0):
+def has_ended(number, seconds=8.0):
     end = time.monotonic() + seconds
     while group(number) and time.monotonic() < end:
         time.sleep(0.05)
@@ -100,7 +100,7 @@ def test_a_game_that_never_connects_is_an_error_after_the_timeout(tmp_path):
         engine.wait_for(lambda seconds: accept(server, seconds), "connect", 0.5)
     engine.kill()
     engine.close()
-    assert gone(engine.pid)
+    assert has_ended(engine.pid)
     assert "here I am" in (tmp_path / "game.log").read_text()
 
 
@@ -148,7 +148,7 @@ def test_several_games_end_together_with_their_children(tmp_path):
     began = time.monotonic()
     close_all(engines)
     assert time.monotonic() - began < 5.0
-    assert all(gone(engine.pid) for engine in engines)
+    assert all(has_ended(engine.pid) for engine in engines)
 
 
 def test_a_killed_trainer_leaves_no_game(tmp_path):
@@ -168,7 +168,7 @@ time.sleep(60)
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
     trainer.stdout.close()
-    assert gone(number)
+    assert has_ended(number)
 
 
 def test_a_child_that_ignores_sigterm_ends_with_a_game_that_quits(tmp_path):
@@ -182,7 +182,7 @@ child.stdout.readline()
     engine._process.wait(10.0)
     assert group(engine.pid)
     engine.close()
-    assert gone(engine.pid)
+    assert has_ended(engine.pid)
 
 
 def test_a_free_port_can_be_used_and_a_taken_one_is_reported():

@@ -297,7 +297,7 @@ def test_a_random_rollout_follows_the_protocol():
     assert rows.start[0].all() and not rollout.episodes.diverged
 
 
-def written(path, steps, fault="", rnn="none"):
+def write_config(path, steps, fault="", rnn="none"):
     """Write a config with mixed actions to a file."""
     arguments = f"--actions=mixed --obs=parts {fault}"
     options = {"arguments": arguments, "timeout": 20.0, "restarts": 0}
@@ -317,7 +317,7 @@ def train(config_file, run_dir, *flags):
 
 
 def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
-    config_file, run_dir = written(tmp_path / "small.yaml", 128, rnn="gru"), tmp_path / "run"
+    config_file, run_dir = write_config(tmp_path / "small.yaml", 128, rnn="gru"), tmp_path / "run"
     assert train(config_file, run_dir) == 0
     assert not list(logs.glob("purejaxppo-game-*"))
     before = restore(run_dir, "last")
@@ -388,7 +388,9 @@ def test_evaluations_in_an_editor_that_trains_are_rejected_before_waiting(name, 
 
 
 def test_a_game_that_exits_ends_the_run_with_its_log_and_the_run_is_saved(tmp_path, capsys):
-    config_file = written(tmp_path / "small.yaml", 4000, fault="--fault=exit@90 --fault_seed=1")
+    config_file = write_config(
+        tmp_path / "small.yaml", 4000, fault="--fault=exit@90 --fault_seed=1"
+    )
     assert train(config_file, tmp_path / "run", "--eval.num_episodes", "0") == 2
     error = capsys.readouterr().err
     assert "game 1 ended with exit code 7 while it was supposed to step" in error
@@ -400,7 +402,7 @@ def test_a_game_that_exits_ends_the_run_with_its_log_and_the_run_is_saved(tmp_pa
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_killed_trainer_leaves_no_game(tmp_path):
-    config_file = written(tmp_path / "small.yaml", 10_000_000, fault=f"--mark={tmp_path.name}")
+    config_file = write_config(tmp_path / "small.yaml", 10_000_000, fault=f"--mark={tmp_path.name}")
     command = [sys.executable, "-m", "purejaxppo.train", "--config", str(config_file)]
     trainer = subprocess.Popen(
         [*command, "--run_dir", str(tmp_path / "run")], stdout=subprocess.PIPE, text=True

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from support.godot import received, right, start
+from support.godot import received, rewarded_actions, start
 
 from purejaxppo.envs.engines.process import EngineError
 from purejaxppo.envs.host.workers.errors import MakeError
@@ -49,7 +49,7 @@ def test_rewards_and_ends_equal_those_of_the_game(tmp_path):
     # Windows so far: 0 of 3, and 3 of 4. Each of 8 ticks gives 1/8 for the right action.
     ends = []
     for _ in range(5):
-        step = games.step(right(obs))
+        step = games.step(rewarded_actions(obs))
         np.testing.assert_array_equal(step.reward, [1, 1])
         obs = step.obs
         assert not step.truncated.any() and not step.diverged.any()
@@ -71,7 +71,7 @@ def test_a_game_can_be_reset_in_the_middle_of_episodes():
         obs = games.reset(0)
         assert obs[:, 1:].tolist() == [[0, 0], [3, 1]]
         for _ in range(steps):
-            step = games.step(right(obs))
+            step = games.step(rewarded_actions(obs))
             obs = step.obs
     games.close()
 
@@ -80,7 +80,7 @@ def test_a_time_limit_returns_the_last_observation_and_the_next_row_is_skipped(t
     games = start("--cut=1", f"--record={tmp_path / 'record'}")
     obs = games.reset(0)
     for _ in range(3):
-        step = games.step(right(obs))
+        step = games.step(rewarded_actions(obs))
         obs = step.obs
     assert flags(step) == [[], [0], [], []]
     assert obs[0].tolist()[1:] == [3, 0]  # three windows: the last observation of the old episode
@@ -122,7 +122,7 @@ def test_mixed_actions_are_sent_in_the_order_of_the_game(tmp_path):
 
 def test_older_plugins_and_cameras_are_supported():
     games = start("--old=1")
-    assert games.step(right(games.reset(0))).reward.tolist() == [1, 1]
+    assert games.step(rewarded_actions(games.reset(0))).reward.tolist() == [1, 1]
     games.close()
     games = start("--obs=camera")
     assert games.layout.observation == Box((3, 4, 3), 0.0, 255.0, "uint8")
@@ -138,17 +138,17 @@ def test_older_plugins_and_cameras_are_supported():
 def test_a_nonfinite_value_ends_only_the_episodes_of_its_game(fault):
     games = start(f"--fault={fault}@3", "--fault_seed=6", count=2)
     obs = games.reset(0)
-    step = games.step(right(obs))
+    step = games.step(rewarded_actions(obs))
     assert flags(step)[3] == [1, 3]
-    step = games.step(right(step.obs))
+    step = games.step(rewarded_actions(step.obs))
     assert flags(step) == [[2], [3], [2], []]
     assert step.obs[2].tolist() == [0, 0, 0] and step.reward.tolist() == [1, 1, 0, 1]
     assert games.diverged_value.endswith(f" = {fault}")
-    step = games.step(right(step.obs))
+    step = games.step(rewarded_actions(step.obs))
     assert flags(step)[:3] == [[0], [], []]
     assert step.reward.tolist() == [1, 1, 0, 0]  # this row only returns first observations
     assert step.obs[2:, 1].tolist() == [0, 3]
-    assert games.step(right(step.obs)).reward.tolist() == [1, 1, 1, 1]
+    assert games.step(rewarded_actions(step.obs)).reward.tolist() == [1, 1, 1, 1]
     games.close()
 
 
@@ -208,18 +208,18 @@ def test_an_unusable_game_is_reported_when_it_starts(fault, error, words):
 def test_a_failed_game_is_restarted_a_limited_number_of_times(caplog):
     games = start("--fault=exit@3", "--fault_seed=6", count=2, restarts=1)
     obs = games.reset(0)
-    obs = games.step(right(obs)).obs
-    step = games.step(right(obs))
+    obs = games.step(rewarded_actions(obs)).obs
+    step = games.step(rewarded_actions(obs))
     assert re.search(r"game 1 ended .* Restarting it \(1 of 1 restarts\)", caplog.text)
     assert flags(step) == [[2, 3], [], [2, 3], []]
     assert step.reward.tolist() == [1, 1, 0, 0] and not step.obs[2:].any()
-    step = games.step(right(step.obs))
+    step = games.step(rewarded_actions(step.obs))
     assert step.reward.tolist() == [1, 1, 0, 0] and step.obs[2:, 1].tolist() == [0, 3]
-    step = games.step(right(step.obs))  # it has another seed now, without the fault
+    step = games.step(rewarded_actions(step.obs))  # it has another seed now, without the fault
     assert step.reward.tolist() == [1, 1, 1, 1]
     games.group.games[0].engine.kill()
     with pytest.raises(EngineError, match="game 0 was killed"):
-        games.step(right(step.obs))
+        games.step(rewarded_actions(step.obs))
 
 
 def test_a_game_that_cannot_restart_uses_up_its_restarts(caplog):

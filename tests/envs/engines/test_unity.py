@@ -55,12 +55,12 @@ def play(path, arguments="", count=1, asked=None, restarts=0, **fields):
     return UnityGames(spec, layout, count, restarts=restarts, started=[player])
 
 
-def still(players):
+def zero_actions(players):
     """Return actions that move nothing."""
     return np.zeros((players.layout.size * len(players.games), 2), np.float32)
 
 
-def gone(*groups, seconds=8.0):
+def have_ended(*groups, seconds=8.0):
     """Wait until no process of these groups is left, and return whether that is so."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -75,7 +75,7 @@ def gone(*groups, seconds=8.0):
 
 def ended(players):
     """Wait until none of their processes is left, and return whether that is so."""
-    return gone(*(player.engine.pid for player in players.games))
+    return have_ended(*(player.engine.pid for player in players.games))
 
 
 @pytest.mark.toy
@@ -88,7 +88,7 @@ def test_returns_are_correct_with_decisions_every_fifth_tick_and_ends_in_between
         first = [None if none else row for row, none in zip(obs, empty, strict=True)]
         paid = np.zeros(6)
         for _ in range(60):
-            out = players.step(still(players))
+            out = players.step(zero_actions(players))
             paid += out.reward
             for row, seen in enumerate(out.obs):
                 if first[row] is None:
@@ -132,7 +132,7 @@ def test_a_pausing_agent_leaves_its_slot_empty_and_max_step_truncates(path):
     players = play(path, "--agents 2 --length 3 --stagger 2 --pause 3 --cut")
     try:
         players.reset(0)
-        rows = [players.step(still(players)) for _ in range(8)]
+        rows = [players.step(zero_actions(players)) for _ in range(8)]
     finally:
         players.close()
     assert not any(out.terminated.any() for out in rows)
@@ -185,7 +185,7 @@ def test_slots_are_counted_over_a_whole_decision_period(arguments, capacities, p
         assert players.layout.capacities == capacities
         players.reset(0)
         for _ in range(12):
-            players.step(still(players))
+            players.step(zero_actions(players))
     finally:
         players.close()
 
@@ -211,7 +211,7 @@ def test_a_behaviour_that_appears_later_has_the_configured_slots(path):
         assert players.layout.capacities == (1, 2)
         obs, empty = players.reset(0)
         assert obs["agent"].tolist() == [0, 1, 1] and empty.tolist() == [False, True, True]
-        rows = [players.step(still(players)) for _ in range(5)]
+        rows = [players.step(zero_actions(players)) for _ in range(5)]
     finally:
         players.close()
     assert [out.absent[1] for out in rows] == [True, True, True, False, False]
@@ -224,7 +224,7 @@ def test_an_unconfigured_behaviour_that_appears_later_is_an_error(path):
     players.reset(0)
     with pytest.raises(EngineError, match="game 0 has agents of behaviour 'Late'"):
         for _ in range(5):
-            players.step(still(players))
+            players.step(zero_actions(players))
     assert players.group.restarts == 0  # a restart would fail in the same way
     assert ended(players)
 
@@ -246,7 +246,7 @@ def test_a_failed_build_is_reported_with_the_end_of_its_log(fault, message, path
         players.append(play(path, f"--fault {fault}", timeout=1.5 if fault != "die" else 20.0))
         players[0].reset(0)
         for _ in range(30):
-            players[0].step(still(players[0]))
+            players[0].step(zero_actions(players[0]))
     assert not players or ended(players[0])
 
 
@@ -256,14 +256,14 @@ def test_a_build_that_exits_is_restarted_and_its_episodes_diverge(path, caplog):
     try:
         players.reset(0)
         for _ in range(25):
-            out = players.step(still(players))
+            out = players.step(zero_actions(players))
             if out.diverged.any():
                 break
         assert out.diverged.tolist() in ([True] * 2 + [False] * 2, [False] * 2 + [True] * 2)
         mine = np.flatnonzero(out.diverged)
         assert out.absent[mine].all()
         assert re.search("ended with exit code 7.*Restarting it .1 of 1", caplog.text)
-        out = players.step(still(players))  # the other build has the same fault soon
+        out = players.step(zero_actions(players))  # the other build has the same fault soon
     except EngineError:
         assert players.group.restarts == 1
     finally:
@@ -281,7 +281,7 @@ def test_the_editor_connects_to_the_configured_port(path):
     try:
         players = play("editor", port=port)
         players.reset(0)
-        assert players.step(still(players)).reward.shape == (1,)
+        assert players.step(zero_actions(players)).reward.shape == (1,)
         other = UnityLaunch("editor", port=port)
         with pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be opened"):
             UnityGame(other, 0)
@@ -334,7 +334,7 @@ def test_a_killed_trainer_leaves_no_unity_processes(path):
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
     trainer.stdin.close(), trainer.stdout.close()
-    assert gone(group)
+    assert have_ended(group)
 
 
 OWN = """
@@ -358,7 +358,7 @@ def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
     players = play(path, f"--record {record}", asked={"": 1}, custom_channels=name)
     try:
         players.reset(0)
-        players.step(still(players))
+        players.step(zero_actions(players))
         (echo,) = players.games[0]._channels.values()
         assert echo.heard[0] == b"hello"
         assert players.games[0].stats["Game/Exchanges"].last == 1.0

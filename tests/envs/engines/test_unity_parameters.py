@@ -33,7 +33,7 @@ def path(tmp_path_factory):
     return make_player(tmp_path_factory.mktemp("unity"))
 
 
-def told(record):
+def received_parameters(record):
     """Return (name, numbers) of each parameter message that the builds received."""
     lines = (line.split() for line in record.with_suffix(".parameters").read_text().splitlines())
     return [(name, [float(word) for word in words]) for name, *words in lines]
@@ -155,7 +155,7 @@ def test_the_range_of_a_randomized_value_is_relative_and_seeds_differ(path, tmp_
         finally:
             env.close()
         path_of = record.with_suffix(".parameters")
-        rows = told(record)
+        rows = received_parameters(record)
         path_of.unlink()
         assert {name for name, _ in rows} == {"goal"} and len(rows) == 2  # players
         for _, (_, kind, least, largest) in rows:
@@ -220,7 +220,7 @@ def test_a_restarted_build_gets_the_current_values(path, tmp_path, caplog):
         assert "Restarting it (1 of 1" in caplog.text
     finally:
         env.close()
-    assert told(record) == [("goal", [0.5]), ("goal", [0.25]), ("goal", [0.25])]
+    assert received_parameters(record) == [("goal", [0.5]), ("goal", [0.25]), ("goal", [0.25])]
 
 
 CONFIG = """
@@ -245,7 +245,7 @@ def run(path, tmp_path, *flags, name="whole", more=""):
     file = tmp_path / f"{name}.yaml"
     file.write_text(CONFIG.format(path=path, record=record, more=more))
     assert train(file, "--run_dir", str(tmp_path / f"run-{name}"), *flags) == 0
-    values = [numbers for _, numbers in told(record)]
+    values = [numbers for _, numbers in received_parameters(record)]
     record.with_suffix(".parameters").unlink()
     return np.array(values)[:, 0]
 

@@ -127,7 +127,7 @@ def test_max_episode_steps_overrides_the_time_limit():
 )
 @pytest.mark.parametrize("where", ["attribute", "registered"])
 def test_a_time_limit_may_have_any_numeric_type(limit, where):
-    env = limited(limit, where)
+    env = make_limited(limit, where)
     assert (time_limit(env), type(time_limit(env))) == (20, int)
     env.reset(seed=0)
     truncated = [env.step(0)[3] for _ in range(20)]
@@ -140,7 +140,7 @@ def test_a_time_limit_that_is_not_a_whole_number_is_rejected(limit, where):
     names = {"attribute": "Limited.max_episode_steps"}
     name = names.get(where, "max_episode_steps of Limited-v0")
     with pytest.raises(ValueError) as caught:
-        limited(limit, where)
+        make_limited(limit, where)
     assert str(caught.value) == (
         f"{name} = {limit!r}: a time limit must be a whole number of steps, at least 1. Use None "
         f"for no limit."
@@ -148,11 +148,11 @@ def test_a_time_limit_that_is_not_a_whole_number_is_rejected(limit, where):
 
 
 def test_none_means_no_time_limit():
-    assert time_limit(limited(None, "attribute")) == 0
-    assert time_limit(limited(None, "registered")) == 0
+    assert time_limit(make_limited(None, "attribute")) == 0
+    assert time_limit(make_limited(None, "registered")) == 0
 
 
-def limited(limit, where):
+def make_limited(limit, where):
     """Make an environment with a time limit in an attribute or in Gymnasium's registry."""
     if where == "attribute":
         return make_spec(f"{EXAMPLE_ENVS}:Limited", (), {"limit": limit})()
