@@ -1,9 +1,9 @@
-# Set-up lives in .venv and is remade when pyproject.toml or requirements.lock changes.
-#   make train ARGS="--seed 3"                   trains Brax's hopper, and writes a video
-#   make evaluate RUN_DIR=runs/hopper-s3         scores that run; make video writes another video
+# The virtual environment is .venv. It is updated when pyproject.toml or requirements.lock changes.
+#   make train ARGS="--seed 3"                   trains on Brax's hopper and writes a video
+#   make evaluate RUN_DIR=runs/hopper-s3         evaluates that run; make video writes another video
 #   make sweep                                   compares learning rates on CartPole
 #   make train EXTRAS=brax,gymnax,render,cuda12  the same on a GPU
-#   make PYTHON=/path/to/python3.12 train        with this Python instead of the newest of 3.13, 3.12, 3.11
+#   make PYTHON=/path/to/python3.12 train        uses this Python instead of the newest of 3.13, 3.12, 3.11
 
 PYTHON ?=
 VENV ?= .venv
@@ -46,38 +46,37 @@ sweep: $(for_train)
 	$(RUN) -m purejaxppo.sweep --config cartpole.yaml --num_seeds 4 \
 	  --grid ppo.learning_rate=3e-4,1e-3,3e-3 $(ARGS)
 
-# Lint, and the tests that compile nothing larger than a toy.
+# Lint, and the tests that compile only toy programs.
 check: lint
 	$(PYTEST) -m "toy and not full" $(ARGS)
 
-# Every fact once, on the smallest thing that shows it.
+# All tests except slow ones.
 test: lint
 	$(PYTEST) $(ARGS)
 
-# That, and all of it at length: learning, all environments, notebooks, tutorials, kills, processes, and the site. CI
-# runs this: one pytest, so that no core waits twice for the last test. Many of its tests wait for processes of their
-# own, so that there is one more of pytest's than two cores.
+# All tests, including the slow ones: learning, all environments, notebooks, tutorials, killed runs, several processes
+# and the site. CI runs this. Many tests wait for subprocesses, so pytest gets one more worker than there are cores.
 test-all: WORKERS = 3
 test-all: lint mpirun gpu-compiler docs
 	$(PYTEST) -m "$(ALL)" $(ARGS)
 
-# Installs the wheel into new environments, trains and evaluates: at most four minutes.
+# Installs the wheel into new virtual environments, trains and evaluates. Takes at most four minutes.
 test-wheel: $(for_test)
 	$(RUN) -m pip install --quiet uv
 	tests/wheel.sh $(RUN)
 
-# Each file of those tests in a process of its own, its tests in random order; a file may have none of them (5).
+# Runs each test file in a separate process, in random order. Exit code 5 (no tests collected) is accepted.
 test-apart: export ARGS := $(ARGS)
 test-apart: $(for_test) mpirun gpu-compiler
 	find tests -name 'test_*.py' | sort | xargs -n 1 -P $(WORKERS) sh -c '\
 	  eval "$(RUN) -m pytest -q -p randomly $$ARGS" -m \"$(ALL)\" "$$1"; \
 	  code=$$?; [ $$code -eq 0 ] || [ $$code -eq 5 ] || { echo "$$1 failed alone" >&2; exit 1; }' apart
 
-# Compares ten updates of five configs bit for bit with the stored hashes, or with BASE=/path/to/another/checkout.
+# Compares ten updates of five configs bit by bit with stored hashes, or with BASE=/path/to/another/checkout.
 golden: $(for_test)
 	$(RUN) tests/golden.py $(if $(BASE),--base $(BASE)) $(ARGS)
 
-# JAX's compiler for GPUs, which needs no GPU: benchmarks/gpu.py --programs and its tests, skipped without it.
+# Installs JAX's GPU compiler, which does not require a GPU, for benchmarks/gpu.py --programs and its tests.
 gpu-compiler: $(for_test)
 	@version=$$($(RUN) -c 'import jax; print(jax.__version__)'); \
 	if [ -e .gpu-compiler/jax_cuda13_plugin-$$version.dist-info ]; then exit 0; fi; \
@@ -88,7 +87,7 @@ gpu-compiler: $(for_test)
 	  || { rm -rf .gpu-compiler; \
 	  echo "the compiler for GPUs could not be installed: its tests are skipped" >&2; }
 
-# For tests/parallel/test_processes.py, which skips what needs it where it can be neither found nor installed.
+# Installs Open MPI for tests/parallel/test_processes.py. Without it, some of its tests are skipped.
 mpirun:
 	@if ! command -v mpirun >/dev/null && command -v apt-get >/dev/null; then \
 	  root=; if [ "$$(id -u)" -ne 0 ]; then root="sudo -n"; fi; \
@@ -97,8 +96,8 @@ mpirun:
 	    >/dev/null 2>&1 || echo "openmpi-bin could not be installed: tests that need mpirun are skipped" >&2; \
 	fi
 
-# Godot 4 in .godot-engine, for tests and configs that play its games; other systems install it themselves.
-# The test of the official plugin runs if GODOT_RL_PLUGIN is the path of a checkout of godot_rl_agents_plugin.
+# Installs Godot 4 in .godot-engine, for tests and configs of Godot games. On other systems, install it yourself.
+# To test the official plugin, set GODOT_RL_PLUGIN to a checkout of godot_rl_agents_plugin.
 godot:
 	tests/engines/install_godot.sh .godot-engine
 
@@ -118,7 +117,7 @@ docs: $(for_docs)
 	$(RUN) docs/make_walk.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
-# Keeps what is locked as far as pyproject.toml allows; LOCK_ARGS=--upgrade takes the newest.
+# Keeps locked versions that pyproject.toml allows. LOCK_ARGS=--upgrade uses the newest versions.
 lock: $(VENV)/.made
 	$(RUN) -m pip install --quiet uv
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
@@ -149,7 +148,7 @@ $(VENV)/.made:
 	fi
 	@touch $@
 
-# The stamp's name says which extras are installed.
+# The name of the stamp file lists the installed extras.
 $(VENV)/.installed-%: $(VENV)/.made pyproject.toml requirements.lock
 	@echo "Installing purejaxppo[$*] into $(VENV); the first time this downloads some hundred MB"
 	@quiet=--quiet; if [ -t 1 ]; then quiet=; fi; \

@@ -1,7 +1,7 @@
-"""Writes the walk through one update into docs/architecture.md, with the line of each function.
+"""Write the table of functions of one update into docs/architecture.md, with their lines.
 
-With --check it writes nothing, and fails if the page is not up to date. The sources are parsed and
-not imported.
+With --check, write nothing and fail if the page is not up to date. The sources are parsed, not
+imported.
 """
 
 import ast
@@ -15,66 +15,66 @@ PACKAGE = ROOT / "purejaxppo"
 TARGET = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- walk -->\n", "<!-- end -->"
 WALK = {
-    "learner.py:train_step": "one PPO iteration: collect, then learn",
-    "learner.py:collect": "a rollout of T steps of N environments",
-    "rollout.py:collect": "a scan of steps",
-    "rollout.py:step": "act, step the environments; returns and lengths of episodes",
-    "agents/policy.py:Policy.act": "normalise, apply the network, sample",
-    "learner.py:learn": "an update from the rollout",
-    "learner.py:scale_rewards": "rewards over the deviation of the discounted return, if asked for",
-    "learner.py:make_batch": "values of the rollout, advantages, targets; rows become units",
-    "agents/advantages.py:gae": "generalised advantage estimation with exact time limits",
-    "agents/ppo.py:update_epochs": "epochs of shuffled minibatches",
-    "agents/ppo.py:gradient_step": "gather rows, gradient, clip its norm, step; or skip",
-    "learner.py:minibatch_loss": "the network on a minibatch, and its loss",
-    "agents/ppo.py:ppo_loss": "policy + vf_coef value - ent_coef entropy, summed over valid rows",
-    "agents/losses.py:clipped_surrogate": "PPO's objective",
-    "agents/ppo.py:mean_gradient": "one sum over shards, of one vector",
-    "learner.py:update_obs_stats": "the statistics of observations, last",
+    "learner.py:train_step": "run one update: collect, then learn",
+    "learner.py:collect": "collect a rollout of T steps of N environments",
+    "rollout.py:collect": "scan over steps",
+    "rollout.py:step": "act, step the environments, track returns and lengths of episodes",
+    "agents/policy.py:Policy.act": "normalise observations, apply the network, sample actions",
+    "learner.py:learn": "update the agent from the rollout",
+    "learner.py:scale_rewards": "normalise rewards, with ppo.normalize_reward",
+    "learner.py:make_batch": "compute values, advantages, targets and the units of minibatches",
+    "agents/advantages.py:gae": "compute generalised advantage estimates",
+    "agents/ppo.py:update_epochs": "run epochs of shuffled minibatches",
+    "agents/ppo.py:gradient_step": "gather a minibatch, clip its gradient, apply or skip it",
+    "learner.py:minibatch_loss": "apply the network to a minibatch, compute the loss",
+    "agents/ppo.py:ppo_loss": "compute policy loss + vf_coef value loss - ent_coef entropy",
+    "agents/losses.py:clipped_surrogate": "compute PPO's clipped surrogate",
+    "agents/ppo.py:mean_gradient": "average the gradient over shards",
+    "learner.py:update_obs_stats": "update the running statistics of observations",
 }
-"""Function, as file:name -> what it does, in the order in which they run."""
+"""Function as file:name -> description, in the order of the calls."""
 
 
 def line_of(reference: str) -> int:
-    """The line on which a function is defined.
+    """Return the line on which a function is defined.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: the function does not exist.
     """
     file, _, dotted = reference.partition(":")
     node: ast.AST = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
     for name in dotted.split("."):
-        found = [
+        matches = [
             child
             for child in ast.iter_child_nodes(node)
             if isinstance(child, ast.FunctionDef | ast.ClassDef) and child.name == name
         ]
-        if not found:
+        if not matches:
             raise ValueError(f"{reference}: {file} has no {dotted}")
-        node = found[0]
+        node = matches[0]
     assert isinstance(node, ast.FunctionDef)
     return node.lineno
 
 
 def table() -> str:
-    """The walk as Markdown."""
+    """Return the table as Markdown."""
     rows = ["| function | where | what it does |", "| --- | --- | --- |"]
-    for reference, about in WALK.items():
+    for reference, description in WALK.items():
         file, _, name = reference.partition(":")
-        rows.append(f"| `{name}` | `purejaxppo/{file}:{line_of(reference)}` | {about} |")
+        rows.append(f"| `{name}` | `purejaxppo/{file}:{line_of(reference)}` | {description} |")
     files = dict.fromkeys(reference.partition(":")[0] for reference in WALK)
     sizes = [len((PACKAGE / file).read_text(encoding="utf-8").splitlines()) for file in files]
     return "\n".join([*rows, "", f"These are {len(files)} files of {sum(sizes)} lines in all.\n"])
 
 
 def render(old: str) -> str:
-    """The page with its walk replaced."""
-    before, _, rest = old.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+    """Return the page with a new table."""
+    before, _, after = old.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after.partition(END)[2]}"
 
 
 def main() -> int:
-    """Writes or checks the page; returns the exit code."""
+    """Write or check the page, and return the exit code."""
     return pages.run(__doc__, TARGET, render)
 
 

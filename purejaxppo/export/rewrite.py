@@ -1,14 +1,14 @@
-"""Rewrites JAX's primitives into the plain forms of `player.OPERATIONS`.
+"""Rewriting of JAX primitives into the basic forms of `player.OPERATIONS`.
 
-A rule takes an equation and returns a function over JAX's arrays that computes the same with
-simpler operations, or None if the equation is in its plain form already. The plain forms:
+A rule takes an equation, and returns a function of JAX arrays that computes the same with basic
+operations, or None if the equation is basic. The basic forms:
 
     dot_general            [M, K] x [K, N], or the same with a leading batch axis on all
     conv_general_dilated   [B, C, *S] x [F, C / groups, *K], padding not negative
-    gather                 of x [K], at places [..., 1] that are within bounds
-    broadcast_in_dim       to a shape of as many axes
-    pad                    not negative, and nothing between elements
-    select_n               a bool, and two arrays that are not bool
+    gather                 of x [K], at places [..., 1] within bounds
+    broadcast_in_dim       to a shape with the same number of axes
+    pad                    not negative, not between elements
+    select_n               by a bool, of two arrays that are not bool
 """
 
 import functools
@@ -26,23 +26,25 @@ SMALL_INTEGERS = {"int8", "int16", "uint8", "uint16"}
 
 
 Eqn = Any
-"""An equation of a jaxpr, with arrays of known shape and type."""
+"""An equation of a jaxpr, with known shapes and dtypes."""
 
 Settings = dict[str, Any]
 """Parameters of an operation, by name."""
 
 
 def rewrite(eqn: Eqn) -> Callable | None:
-    """Rewrites an equation as a function of its inputs, in simpler operations; None if plain.
+    """Return a function of an equation's inputs in basic operations; None if it is basic.
 
     Raises:
-        ValueError: a form that has no simpler one.
+        ValueError: the equation is not supported.
     """
     op = eqn.primitive.name
     if op in RULES:
         return RULES[op](eqn)
     if op in LOGICAL and eqn.outvars[0].aval.dtype != bool:
-        raise ValueError(f"the policy uses {op!r} of the bits of numbers, which cannot be exported")
+        raise ValueError(
+            f"the policy uses {op!r} on the bits of numbers, which cannot be exported."
+        )
     if op in ELEMENTWISE and str(eqn.invars[0].aval.dtype) in SMALL_INTEGERS:
         dtype = eqn.outvars[0].aval.dtype
         return lambda *xs: eqn.primitive.bind(*[x.astype(jnp.int32) for x in xs]).astype(dtype)
@@ -51,16 +53,16 @@ def rewrite(eqn: Eqn) -> Callable | None:
 
 LOGICAL = {"and", "not", "or", "xor"}
 ELEMENTWISE = {"abs", "add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "sub"}
-"""Operations that ONNX's runtimes do not compute in 8 or 16 bits."""
+"""Operations that ONNX runtimes do not support in 8 or 16 bits."""
 
 
 def _plain(params: Settings, *names: str) -> bool:
-    """True if all of these parameters are None, or sequences of ones."""
+    """Return True if all of these parameters are None or sequences of ones."""
     return all(set(params[name] or ()) <= {1} for name in names)
 
 
-def _refuse(eqn: Eqn, form: str):
-    raise ValueError(f"the policy uses {eqn.primitive.name!r} {form}, which cannot be exported")
+def _reject(eqn: Eqn, form: str):
+    raise ValueError(f"the policy uses {eqn.primitive.name!r} {form}, which cannot be exported.")
 
 
 def _dot_general(eqn: Eqn) -> Callable | None:
@@ -70,8 +72,8 @@ def _dot_general(eqn: Eqn) -> Callable | None:
     n = len(batch_a)
     leading = tuple(range(n))
     plain = ((n + 1,), (n,)), (leading, leading)
-    given = tuple(tuple(map(tuple, pair)) for pair in eqn.params["dimension_numbers"])
-    if n <= 1 and given == plain and a.ndim == b.ndim == n + 2 and a.dtype == out.dtype:
+    numbers = tuple(tuple(map(tuple, pair)) for pair in eqn.params["dimension_numbers"])
+    if n <= 1 and numbers == plain and a.ndim == b.ndim == n + 2 and a.dtype == out.dtype:
         return None
     free_a = [i for i in range(a.ndim) if i not in (*contract_a, *batch_a)]
     free_b = [i for i in range(b.ndim) if i not in (*contract_b, *batch_b)]
@@ -92,9 +94,9 @@ def _dot_general(eqn: Eqn) -> Callable | None:
 def _conv(eqn: Eqn) -> Callable | None:
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
     if not _plain(params, "lhs_dilation") or params["batch_group_count"] != 1:
-        _refuse(eqn, "of dilated inputs or grouped batches")
+        _reject(eqn, "of dilated inputs or grouped batches")
     if any(size < 0 for pair in params["padding"] for size in pair):
-        _refuse(eqn, "with negative padding")
+        _reject(eqn, "with negative padding")
     axes = tuple(range(eqn.invars[0].aval.ndim))
     if all(spec == axes for spec in numbers):
         return None
@@ -114,12 +116,12 @@ def _conv(eqn: Eqn) -> Callable | None:
 
 
 def _take(x, places):
-    """The elements of x at places in its flattened form."""
+    """Return the elements of x at places in its flattened form."""
     return lax.gather(x.reshape(-1), places[..., None], FLAT, (1,), mode=IN_BOUNDS)
 
 
 def _flat_places(shape: tuple[int, ...], indices: list[Any]):
-    """Positions of elements in a flattened array, from one array of indices per axis."""
+    """Return the positions of elements in a flattened array, from an array of indices per axis."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return sum((i * stride for i, stride in zip(indices, strides, strict=True)), jnp.int32(0))
 
@@ -136,7 +138,7 @@ def _gather(eqn: Eqn) -> Callable | None:
     limits = np.subtract(operand.shape, params["slice_sizes"])
 
     def along(x, axes):
-        """Expands an array, with its axes at `axes` of the result."""
+        """Expand an array, with its axes at `axes` of the result."""
         return lax.expand_dims(x, [i for i in range(ndim) if i not in axes])
 
     def flat(x, starts):
@@ -166,7 +168,7 @@ def _gather(eqn: Eqn) -> Callable | None:
 
 
 def _filler(value: Any, dtype: Any) -> Any:
-    """The value of elements beyond an array's bounds."""
+    """Return the value for elements outside an array's bounds."""
     if value is not None:
         return value
     if jnp.issubdtype(dtype, jnp.floating):
@@ -195,10 +197,10 @@ def _dynamic_slice(eqn: Eqn) -> Callable:
 
 
 def _reduce_window(combine: Callable, start: float, eqn: Eqn) -> Callable:
-    """Reduces axis by axis, over shifted slices."""
+    """Reduce axis by axis, over shifted slices."""
     params = eqn.params
     if not _plain(params, "base_dilation") or eqn.outvars[0].aval.dtype != jnp.float32:
-        _refuse(eqn, "of dilated inputs or integers")
+        _reject(eqn, "of dilated inputs or integers")
 
     def slices(x):
         if np.any(params["padding"]):
@@ -242,7 +244,7 @@ def _broadcast(eqn: Eqn) -> Callable | None:
 def _pad(eqn: Eqn) -> Callable | None:
     config = [tuple(map(int, sizes)) for sizes in eqn.params["padding_config"]]
     if any(between for *_, between in config):
-        _refuse(eqn, "between elements")
+        _reject(eqn, "between elements")
     if all(low >= 0 and high >= 0 for low, high, _ in config):
         return None
 
@@ -294,11 +296,11 @@ def _split(eqn: Eqn) -> Callable:
 
 def _round(eqn: Eqn) -> None:
     if eqn.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
-        _refuse(eqn, "away from zero at halves")
+        _reject(eqn, "away from zero at halves")
 
 
 def _of_shape(eqn: Eqn) -> Callable:
-    """Reshapes, for operations that only add or remove axes of size 1."""
+    """Reshape, for operations that only add or remove axes of size 1."""
     return lambda x: lax.reshape(x, eqn.outvars[0].aval.shape)
 
 
@@ -346,7 +348,7 @@ RULES: dict[str, Callable[[Eqn], Callable | None]] = {
     "squeeze": _of_shape,
     "stack": _stack,
 }
-"""Rules for operations that are rewritten, always or in most of their forms."""
+"""Rules for operations with forms that are not basic."""
 
 
 def _integers(values: Any) -> list[int]:
@@ -399,4 +401,4 @@ PARAMETER_RULES: dict[str, Callable[[Settings], Settings]] = {
     "slice": _cut,
     "transpose": lambda p: {"axes": _integers(p["permutation"])},
 }
-"""Parameters of the plain forms, as plain values."""
+"""Functions from the parameters of a basic form to plain values."""

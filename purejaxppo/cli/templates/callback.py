@@ -1,22 +1,22 @@
-"""A callback of your own: ends a run once its evaluations are good enough."""
+"""A custom callback, which stops a run when its evaluations are good enough."""
 
 from purejaxppo import Callback
 
 
 class Watch(Callback):
-    """Called between two chunks of training: at the start, logs, evaluations, saves and the end."""
+    """Its methods on_start, on_log, on_evaluation, on_save and on_end are called during a run."""
 
-    enough = 450.0
-    """The mean return of an evaluation that ends the run."""
+    target = 450.0
+    """The mean return at which the run stops."""
 
     def on_evaluation(self, context):
-        """Called after each evaluation, with its numbers in `context.rows`, one row for each agent.
+        """Handle an evaluation, whose metrics are in `context.rows`, one row per agent.
 
         Returns:
-            Columns to add to metrics.csv, whose names have a slash: a number for all agents, or a
-            list with one for each.
+            Columns to add to metrics.csv, with a slash in each name. A value is one number for all
+            agents, or a list with a number per agent.
         """
         returns = [row["eval/return_mean"] for row in context.rows]
-        if min(returns) >= self.enough:
-            context.stop(f"an evaluation reached {self.enough}")
-        return {"mine/missing": [max(0.0, self.enough - value) for value in returns]}
+        if min(returns) >= self.target:
+            context.stop(f"an evaluation reached {self.target}")
+        return {"mine/missing": [max(0.0, self.target - value) for value in returns]}

@@ -1,7 +1,7 @@
-"""An environment of your own: walk along a line to a goal, and do not fall off its ends.
+"""A custom environment: walk along a line to a goal, without falling off its ends.
 
-A task is two pure functions of its state. Resets, the time limit, clipping of actions and many
-copies side by side are added to it.
+A task is two pure functions, `reset` and `step`. The library adds automatic resets, the time limit,
+scaling of actions and parallel copies.
 """
 
 from dataclasses import dataclass
@@ -15,30 +15,30 @@ from purejaxppo.spaces import Box
 
 @dataclass(frozen=True)
 class Walk:
-    """Reward is nearness to the goal; the fields are options, as in --env.options length 3."""
+    """The reward is 1 minus the distance to the goal. Set fields with --env.options length 3."""
 
     length: float = 2.0
-    """The line's ends, where the walker falls, are at -length and length."""
+    """The line ends at -length and length."""
     max_episode_steps: int = 100
     observation = Box((3,))  # position, velocity, goal
-    action = Box((1,), -1.0, 1.0)  # a push; it arrives within these bounds
-    cheap_reset = True  # a reset costs next to nothing
+    action = Box((1,), -1.0, 1.0)  # a push; `step` gets it within these bounds
+    cheap_reset = True  # a reset takes almost no time
 
     def reset(self, key):
-        """A random key -> (state, obs). The state is any arrays, here the observation itself."""
+        """Return the first state, any pytree of arrays, and its observation."""
         goal = jax.random.uniform(key, (), minval=-1.0, maxval=1.0)
         state = jnp.stack([0.0, 0.0, goal])
         return state, state
 
     def step(self, key, state, action):
-        """(key, state, action) -> (state, TaskStep)."""
-        del key  # for what is random in a step
+        """Return the next state and a TaskStep."""
+        del key  # use it for random transitions
         position, velocity, goal = state
         velocity = 0.9 * velocity + 0.1 * action[0]
         position = position + velocity
         state = jnp.stack([position, velocity, goal])
         reward = 1.0 - jnp.abs(position - goal)
-        # terminated: the task itself has ended, and nothing follows. Never report a time limit
-        # here: after max_episode_steps the episode is truncated, which is another thing to PPO.
+        # terminated: the episode ended, and no reward follows. Do not report a time limit here:
+        # after max_episode_steps the library truncates the episode, which PPO treats differently.
         terminated = jnp.abs(position) > self.length
         return state, TaskStep(state, reward, terminated, truncated=jnp.array(False))

@@ -1,18 +1,18 @@
-"""An objective of your own: PPO's clip, with more room upwards than downwards."""
+"""A custom policy objective: PPO's clip with a larger upper bound of the ratio."""
 
 import jax.numpy as jnp
 
 
 def objective(log_ratio, advantage, hp):
-    """The clipped surrogate with ratios from 1 - clip_eps to 1 + 1.4 clip_eps.
+    """Compute the surrogate with the ratio clipped to 1 - clip_eps and 1 + 1.4 clip_eps.
 
     Args:
-        log_ratio: log of the new policy's probability of the action over the old one's, [B].
-        advantage: normalised as configured, [B].
-        hp: the numbers of the section ppo that may change while training, such as hp.clip_eps.
+        log_ratio: log probability of the action under the new policy minus the old one, [B].
+        advantage: advantage, normalised as configured, [B].
+        hp: tunable numbers of the section ppo, such as hp.clip_eps.
 
     Returns:
-        The loss of each row, to be minimised, [B].
+        Loss of each row, [B].
     """
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - hp.clip_eps, 1.0 + 1.4 * hp.clip_eps)
