@@ -31,7 +31,7 @@ class CheckAgents:
         self._failed: set[int] = set()
 
     def due(self, run: Training) -> bool:
-        """After every chunk."""
+        """Return True, for every chunk."""
         return True
 
     def act(self, run: Training) -> None:
@@ -70,7 +70,7 @@ class StopIfLost:
         self._check = check
 
     def due(self, run: Training) -> bool:
-        """If no agent is left."""
+        """Return True if no agent is left."""
         return run.lost
 
     def act(self, run: Training) -> None:
@@ -87,7 +87,7 @@ class WarnOfDivergence:
         self._warned = False
 
     def due(self, run: Training) -> bool:
-        """When rows are written."""
+        """Return True when rows are written, until the first warning."""
         return run.rows_due and not (run.lost or self._warned)
 
     def act(self, run: Training) -> None:

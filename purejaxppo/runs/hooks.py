@@ -45,7 +45,7 @@ class Evaluate:
         self._warned_of_cut = False
 
     def due(self, run: Training) -> bool:
-        """At each evaluation interval."""
+        """Return True at each evaluation interval."""
         every = run.intervals
         return every.due(every.eval, run.progress, run.before) and not run.lost
 
@@ -114,7 +114,7 @@ class ShowProgress:
     """A hook that shows the progress in the terminal."""
 
     def due(self, run: Training) -> bool:
-        """After every chunk."""
+        """Return True, for every chunk."""
         return True
 
     def act(self, run: Training) -> None:
@@ -130,7 +130,7 @@ class WriteRows:
     """A hook that writes a row per agent, with the metrics that callbacks add."""
 
     def due(self, run: Training) -> bool:
-        """At each logging interval, after an evaluation, and when the run is lost."""
+        """Return True at each logging interval, after an evaluation, and if the run is lost."""
         return run.rows_due
 
     def act(self, run: Training) -> None:
@@ -153,7 +153,7 @@ class Save:
     """A hook that saves the run in the background."""
 
     def due(self, run: Training) -> bool:
-        """At each checkpoint interval, unless all agents skip their gradient steps."""
+        """Return True at each checkpoint interval, unless all agents skip gradient steps."""
         every = run.intervals
         (age,) = processes.maximum(every.age())
         return every.save_due(every.done(run.progress), age) and run.learns

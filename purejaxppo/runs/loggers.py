@@ -135,7 +135,7 @@ class WandbLogger:
         self._run.finish()
 
 
-class HeldBack:
+class DelayedLogger:
     """Delays rows for a logger that cannot delete them until a checkpoint covers their steps.
 
     A killed run resumes from its last checkpoint and repeats the steps after it. W&B's steps can
@@ -163,7 +163,7 @@ class HeldBack:
             self._logger.write(self._rows.pop(0))
 
 
-class PerMember:
+class PerAgentLogger:
     """Writes each agent's rows to a separate logger."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
@@ -180,8 +180,8 @@ class PerMember:
             logger.close()
 
 
-class MeanOfMembers:
-    """Gives a logger the mean over the members of each round of rows."""
+class MeanLogger:
+    """Writes the mean over all agents to a logger."""
 
     def __init__(self, logger: Logger, num_members: int) -> None:
         """Wrap a logger for the mean over `num_members` agents."""
@@ -233,7 +233,7 @@ def open_loggers(
     """Open the loggers of a config, without metrics.csv.
 
     Args:
-        opened: takes the loggers, so that they can be closed if a later one fails.
+        opened: receives the loggers. You can close them if a later one fails to open.
         config: of the run.
         run_dir: its folder.
         members: config of each agent.
@@ -243,16 +243,16 @@ def open_loggers(
     if config.logging.tensorboard:
         boards = _tensorboard(run_dir / "tensorboard", members, steps)
         opened.tensorboard = boards[0].writer
-        opened.loggers.append(_of_members(boards, len(members)))
+        opened.loggers.append(_combined(boards, len(members)))
     if config.logging.wandb_project:
         wandb = WandbLogger(config.logging.wandb_project, run_dir, as_text(flatten(config)))
-        opened.loggers.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
+        opened.loggers.append(MeanLogger(DelayedLogger(wandb, saved), len(members)))
 
 
 def _tensorboard(
     folder: Path, members: Sequence[Config], steps: Sequence[int]
 ) -> list[TensorBoardLogger]:
-    """A TensorBoard run per member; of many members the mean alone: each run opens a file."""
+    """Open a TensorBoard run per agent; for many agents, which would open many files, one run."""
     if len(members) == 1:
         return [TensorBoardLogger(folder, steps[0])]
     if len(members) > MOST_WRITERS:
@@ -261,12 +261,12 @@ def _tensorboard(
     return [TensorBoardLogger(folder / name, at) for name, at in zip(names, steps, strict=True)]
 
 
-def _of_members(loggers: Sequence[Logger], num_members: int) -> Logger:
-    """A logger for the rows of all members, from one for each or one for their mean."""
+def _combined(loggers: Sequence[Logger], num_members: int) -> Logger:
+    """Combine loggers, one per agent or one for the mean, into one for the rows of all agents."""
     if num_members == 1:
         return loggers[0]
     return (
-        PerMember(loggers)
+        PerAgentLogger(loggers)
         if len(loggers) == num_members
-        else MeanOfMembers(loggers[0], num_members)
+        else MeanLogger(loggers[0], num_members)
     )

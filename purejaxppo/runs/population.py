@@ -316,7 +316,7 @@ class AddPopulation:
         return (*(f"population/{name}" for name in [*self._names, "parent"]), COPIED)
 
     def due(self, run: Training) -> bool:
-        """After every chunk."""
+        """Return True, for every chunk."""
         return True
 
     def act(self, run: Training) -> None:

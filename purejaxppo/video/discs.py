@@ -1,4 +1,4 @@
-"""Drawings of worlds from above: discs in a rectangle, with walls."""
+"""Drawings of multi-agent environments from above: discs in a rectangle, with walls."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

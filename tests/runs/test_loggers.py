@@ -12,7 +12,13 @@ from tensorboardX.proto.event_pb2 import Event
 from purejaxppo.config.files import write_whole
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.runs.console import message_of
-from purejaxppo.runs.loggers import CsvLogger, HeldBack, Loggers, TensorBoardLogger, open_loggers
+from purejaxppo.runs.loggers import (
+    CsvLogger,
+    DelayedLogger,
+    Loggers,
+    TensorBoardLogger,
+    open_loggers,
+)
 from purejaxppo.runs.rows import read_csv
 
 
@@ -71,7 +77,7 @@ def test_a_killed_run_continues_in_wandb_at_the_step_of_its_checkpoint(
 def test_rows_after_the_last_checkpoint_are_dropped_at_the_end():
     passed = []
     inner = SimpleNamespace(write=lambda row: passed.append(row["global_step"]), close=list)
-    logger = HeldBack(inner, lambda: 20)
+    logger = DelayedLogger(inner, lambda: 20)
     for step in (10, 20, 30):
         logger.write({"global_step": step})
     logger.close()
