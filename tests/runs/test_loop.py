@@ -354,7 +354,7 @@ def test_an_error_between_chunks_is_reported_after_a_save(saves, done, make_conf
     run, closed = a_run(saves, make_config())
     with pytest.raises(Stopped) as failed, saving_on_failure(run):
         raise RuntimeError("events cannot\nbe written")
-    then = "start again" if done.startswith("Nothing") else "resume"
+    then = "start again" if done.startswith("No checkpoint") else "resume"
     assert str(failed.value) == (
         f"RuntimeError: events cannot be written. {done}. Fix the cause, then run the same command "
         f"to {then}."
@@ -468,7 +468,7 @@ def test_a_run_completes_when_its_output_is_closed(config_file, monkeypatch):
     """Like `train | head -n 1`, on a terminal that cannot encode the folder's name."""
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     process = start(config_file, "--run_dir", "größe")
-    assert process.stdout.readline().endswith(r"into gr\xf6\xdfe" + "\n")
+    assert process.stdout.readline().endswith(r"Run folder: gr\xf6\xdfe" + "\n")
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()

@@ -49,7 +49,7 @@ def train_video_resume_evaluate(folder, *words):
     command(folder, *words, "--total_timesteps", "256")
     out = command(folder, *words, "--total_timesteps", "512", "--video")
     assert "resuming at" in out
-    assert f"into {folder / 'run/video.mp4'}" in out
+    assert f"video: {folder / 'run/video.mp4'}" in out
     out = command(folder, "evaluate", "--run", "run", "--episodes", "2", "--render", "x.gif")
     assert "2 episodes: return" in out
     files = ("run/video.mp4", "run/learning_curve.png", "run/debug.log", "x.gif")
