@@ -21,9 +21,7 @@ class Starts(NamedTuple):
     """First observations of the episodes between two calls of `Env.begin_rollout`."""
 
     obs: Obs  # [M, ...] first observations
-    place: (
-        jax.Array
-    )  # [N] int32: index of the first observation of each environment's current episode
+    place: jax.Array  # [N] int32: start index of the current episode of each environment
 
 
 @dataclass(frozen=True)

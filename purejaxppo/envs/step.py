@@ -21,9 +21,7 @@ class EnvStep(NamedTuple):
     valid: Leaf = None  # [N] bool: False if the step only returned the first obs of a new episode
     diverged: Leaf = None  # [N] bool: the output was not finite or too large; the row is not valid
     score: Leaf = None  # [N] added to reported returns instead of the reward: the true game score
-    over: Leaf = (
-        None  # [N] bool: end of the reported episode instead of the flags, such as of a game
-    )
+    over: Leaf = None  # [N] bool: end of the reported episode instead of the flags: of a game
     absent: Leaf = None  # [N] bool: the agent takes no action now; set if `EnvSpec.absent`
     at_once: Leaf = None
     """[N] bool: the episode ended, and `obs` is the first of the next; the next row is valid."""

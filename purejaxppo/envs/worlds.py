@@ -1,13 +1,13 @@
-"""Multi-agent environments as a batch of rows, one per agent: row = world * A + agent.
+"""Multi-agent environments as a batch of rows, one per agent: row = copy * A + agent.
 
-A "world" is one copy of a multi-agent environment. `JointTask` turns it into an ordinary task: its
-observation holds the observations, rewards and ends of all agents (`teams.Team.joint_observation`).
-Time limits, action scaling, resets and divergence checks then work as for any other task.
-`MultiAgentEnv` splits the results into rows.
+`JointTask` turns a multi-agent task into an ordinary task: its observation holds the observations,
+rewards and ends of all agents (`teams.Team.joint_observation`). Time limits, action scaling, resets
+and divergence checks then work as for any other task. `MultiAgentEnv` splits the results into rows.
 
 An agent that is done before the others is `terminated` (or `truncated`) at that step. Its later
-rows are not `valid` and have reward 0 and its last observation. When all agents are done, the world
-resets: each agent gets one row that is not `valid`, with the first observation of the next episode.
+rows are not `valid` and have reward 0 and its last observation. When all agents are done, the
+environment resets: each agent gets one row that is not `valid`, with the first observation of the
+next episode.
 """
 
 import math
