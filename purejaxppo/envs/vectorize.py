@@ -17,7 +17,7 @@ from purejaxppo.envs.base import Env, EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
-FEWEST_STARTS = 16
+MIN_STARTS = 16
 """Minimum number of starts to draw in advance. With fewer, short episodes repeat starts within a
 rollout, and long episodes get too few steps."""
 
@@ -70,7 +70,7 @@ class VectorEnv(Env):
         self.stagger = stagger
         self.fresh_every_step = fresh_every_step
         fraction = self.task.fresh_fraction
-        self.num_starts = num_envs if evaluation else num_envs * -(-FEWEST_STARTS // num_envs)
+        self.num_starts = num_envs if evaluation else num_envs * -(-MIN_STARTS // num_envs)
         self.fresh_per_rollout = max(1, math.ceil(fraction * self.num_starts))
         self.stride = stride(self.num_starts)
         self.spec = EnvSpec(

@@ -107,7 +107,7 @@ def test_checkpoint_of_0_2_with_fewer_than_sixteen_starts_is_restored(
     config = make_config(env={"name": walk, "num_envs": 2})
 
     def state_with(num_starts):
-        monkeypatch.setattr(vectorize, "FEWEST_STARTS", num_starts)
+        monkeypatch.setattr(vectorize, "MIN_STARTS", num_starts)
         parts = make_parts(config)
         return jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
 
