@@ -18,7 +18,7 @@ from purejaxppo.envs.native import (
     read,
     space_of,
 )
-from purejaxppo.envs.teams import Team, never_empty, split_mask_off
+from purejaxppo.envs.teams import Team, allow_all_if_empty, split_mask_obs
 from purejaxppo.envs.wrappers import shaped
 from purejaxppo.spaces import MASK, example
 
@@ -137,8 +137,8 @@ def _agent_rows(team: Team, obs: Any) -> PolicyRows:
             raise ValueError(f"agent {key}: {error}") from None
         if not single:
             raise ValueError(f"agent {key}: got a batch. Pass one observation for each agent.")
-        observations[i], mask = split_mask_off(_row(encoded, 0), space_of(form))
-        masks[i] = jax.tree.map(lambda x: never_empty(x, np), mask)
+        observations[i], mask = split_mask_obs(_row(encoded, 0), space_of(form))
+        masks[i] = jax.tree.map(lambda x: allow_all_if_empty(x, np), mask)
     agents = np.arange(team.size, dtype=np.int32)
     rows: dict[str, Any] = {"agent": agents, "obs": team.join(observations, np)}
     if team.mask is not None:

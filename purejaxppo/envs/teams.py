@@ -65,8 +65,8 @@ class Team:
     @property
     def mask(self) -> Space | None:
         """Space of the action mask of a row; None if all actions are always allowed."""
-        alike = all(space == self.actions[0] for space in self.actions)
-        return mask_space(self.action) if self.masked or not alike else None
+        same_kind = all(space == self.actions[0] for space in self.actions)
+        return mask_space(self.action) if self.masked or not same_kind else None
 
     @property
     def row(self) -> Dict:
@@ -105,7 +105,7 @@ class Team:
         """Pad and stack A masks to uint8 [A, n]; None allows all actions of an agent."""
         spaces = [mask_space(space) for space in self.actions]
         full = [
-            _full(space) if mask is None else mask
+            _all_allowed(space) if mask is None else mask
             for mask, space in zip(masks, spaces, strict=True)
         ]
         return _join(full, spaces, mask_space(self.action), xp)
@@ -157,8 +157,8 @@ def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
     if all(isinstance(space, Discrete) for space in spaces):
         return Discrete(max(space.n for space in spaces if isinstance(space, Discrete)))
     boxes = [space for space in spaces if isinstance(space, Box) and len(space.shape) == 1]
-    alike = len({(box.dtype, box.bounded) for box in boxes}) == 1
-    if len(boxes) == len(spaces) and alike:
+    same_kind = len({(box.dtype, box.bounded) for box in boxes}) == 1
+    if len(boxes) == len(spaces) and same_kind:
         size = max(box.shape[0] for box in boxes)
         low, high = (-1.0, 1.0) if boxes[0].bounded else (-np.inf, np.inf)
         if all(box.is_bytes for box in boxes):  # networks divide bytes by 255
@@ -167,7 +167,7 @@ def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
     other = next(i for i, space in enumerate(spaces) if not _padable(first, space))
     raise ValueError(
         f"agents {agents[0]} and {agents[other]} have {kind} spaces without a common one: "
-        f"{_words(first)} and {_words(spaces[other])}. Use vectors of one dtype, or Discrete."
+        f"{_describe(first)} and {_describe(spaces[other])}. Use vectors of one dtype, or Discrete."
     )
 
 
@@ -178,7 +178,7 @@ def _padable(a: Space, b: Space) -> bool:
     return vectors and (a.dtype, a.bounded) == (b.dtype, b.bounded)  # type: ignore[union-attr]
 
 
-def _words(space: Space) -> str:
+def _describe(space: Space) -> str:
     if isinstance(space, Box):
         bounds = "" if space.bounded else " without bounds"
         return f"a Box of shape {space.shape} in {space.dtype}{bounds}"
@@ -235,7 +235,7 @@ def mask_space(action: Space) -> Space | None:
     return Box((action.n if isinstance(action, Discrete) else sum(action.nvec),), 0.0, 1.0, "uint8")
 
 
-def split_mask(space: Space) -> tuple[Space, bool]:
+def split_mask_space(space: Space) -> tuple[Space, bool]:
     """Return an observation space without its `action_mask`, and True if it has one.
 
     A single remaining entry is returned without its Dict. PettingZoo's convention is
@@ -247,15 +247,15 @@ def split_mask(space: Space) -> tuple[Space, bool]:
     return (others[0][1] if len(others) == 1 else Dict(others)), True
 
 
-def split_mask_off(obs: Any, space: Space) -> tuple[Any, Any]:
+def split_mask_obs(obs: Any, space: Space) -> tuple[Any, Any]:
     """Return an observation of `space` without its `action_mask`, and the mask or None."""
-    if not split_mask(space)[1]:
+    if not split_mask_space(space)[1]:
         return obs, None
     others = {name: part for name, part in obs.items() if name != MASK}
     return (next(iter(others.values())) if len(others) == 1 else others), obs[MASK]
 
 
-def never_empty(mask: Any, xp: Any) -> Any:
+def allow_all_if_empty(mask: Any, xp: Any) -> Any:
     """Allow all actions where a mask [..., n] allows none, such as after an episode end."""
     return xp.where(xp.any(mask > 0, axis=-1, keepdims=True), mask, xp.ones_like(mask))
 
@@ -273,10 +273,10 @@ def _join(values: Sequence[Any], spaces: Sequence[Any], space: Any, xp: Any) -> 
     return xp.stack(arrays)
 
 
-def _full(space: Any) -> Any:
+def _all_allowed(space: Any) -> Any:
     """Return a mask that allows all actions."""
     if isinstance(space, Dict):
-        return {name: _full(part) for name, part in space.spaces}
+        return {name: _all_allowed(part) for name, part in space.spaces}
     return np.ones(space.shape, np.uint8)
 
 

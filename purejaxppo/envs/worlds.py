@@ -29,11 +29,11 @@ from purejaxppo.envs.teams import (
     TERMINATED,
     TRUNCATED,
     Team,
+    allow_all_if_empty,
     joined_state_space,
-    never_empty,
     pad_like,
-    split_mask,
-    split_mask_off,
+    split_mask_obs,
+    split_mask_space,
 )
 from purejaxppo.envs.vectorize import VectorEnv, select
 from purejaxppo.envs.wrappers import ReturnPreservingWrapper, flat_space, from_unit, unit_space
@@ -101,7 +101,7 @@ class JointTask(ReturnPreservingWrapper):
         """Pad the spaces of the agents to a common one."""
         super().__init__(task)
         task = self.task
-        split = [split_mask(space) for space in task.observation]
+        split = [split_mask_space(space) for space in task.observation]
         team = Team(
             agents=tuple(task.agents),
             observations=tuple(space for space, _ in split),
@@ -152,7 +152,7 @@ class JointTask(ReturnPreservingWrapper):
     def _observations(self, obs: tuple[Obs, ...]) -> dict[str, Any]:
         """Return the observations [A, ...] and masks of the agents."""
         split = [
-            split_mask_off(agent_obs, space)
+            split_mask_obs(agent_obs, space)
             for agent_obs, space in zip(obs, self.task.observation, strict=True)
         ]
         arrays = {"obs": self.team.join([agent_obs for agent_obs, _ in split], jnp)}
@@ -315,7 +315,7 @@ class MultiAgentEnv(Env):
                     example(space),
                 )
         if MASK in rows:
-            rows[MASK] = jax.tree.map(lambda x: never_empty(x, jnp), rows[MASK])
+            rows[MASK] = jax.tree.map(lambda x: allow_all_if_empty(x, jnp), rows[MASK])
         if "state" in obs:
             rows["state"] = jnp.repeat(obs["state"], size, axis=0)
         return rows

@@ -14,7 +14,7 @@ import numpy as np
 
 from purejaxppo.envs.engines.godot.wire import Message, WireError
 from purejaxppo.envs.host.workers.errors import MakeError
-from purejaxppo.envs.teams import Team, split_mask, split_mask_off
+from purejaxppo.envs.teams import Team, split_mask_obs, split_mask_space
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of, example, leaves
 
 IMAGE = "2d"
@@ -202,7 +202,7 @@ class GodotLayout:
             arrays = [array[0] for array in self._read_parts(agent.parts, [message])]
             names = [part.name for part in agent.parts]
             tree = dict(zip(names, arrays, strict=True)) if len(arrays) > 1 else arrays[0]
-            value, mask = split_mask_off(tree, agent.observation)
+            value, mask = split_mask_obs(tree, agent.observation)
             observations.append(value)
             masks.append(mask)
         rows: dict[str, Any] = {"agent": np.arange(self.size), "obs": team.join(observations, np)}
@@ -260,7 +260,7 @@ def _unpad(value: Any, space: Box | Discrete) -> Any:
 
 def _make_team(agents: tuple[GodotAgent, ...]) -> Team:
     """Return the agents with spaces padded to common ones."""
-    split = [split_mask(agent.observation) for agent in agents]
+    split = [split_mask_space(agent.observation) for agent in agents]
     try:
         return Team(
             agents=tuple(agent.name for agent in agents),

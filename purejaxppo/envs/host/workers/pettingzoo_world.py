@@ -37,8 +37,8 @@ from purejaxppo.envs.teams import (
     Team,
     joined_state_space,
     mask_space,
-    split_mask,
-    split_mask_off,
+    split_mask_obs,
+    split_mask_space,
 )
 from purejaxppo.spaces import MASK, Box, Dict, Space, leaves
 
@@ -175,7 +175,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         """Ranges of the agents' first observations; see `resolution.precision_warning`."""
         self._action_spaces = [env.action_space(agent) for agent in self.agents]
         self._decode = [decoder(space) for space in self._action_spaces]
-        split = [split_mask(space) for space in self._obs_spaces]
+        split = [split_mask_space(space) for space in self._obs_spaces]
         try:
             team = Team(
                 agents=tuple(map(str, self.agents)),
@@ -344,7 +344,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         """Return (observation, mask or None) of agent i."""
         agent = self.agents[i]
         raw_obs = self._entry(obs, agent, "observation")
-        agent_obs, mask = split_mask_off(self._encode[i](raw_obs), self._obs_spaces[i])
+        agent_obs, mask = split_mask_obs(self._encode[i](raw_obs), self._obs_spaces[i])
         if self._mask:
             label = f"pettingzoo/{self.name}: env.options.mask"
             when = f"{when} for {agent}"
