@@ -170,7 +170,7 @@ class Batch(NamedTuple):
     action: Action  # [B, (L,) ...]
     log_prob: jax.Array  # [B, (L)] of the behaviour policy
     value: jax.Array  # [B, (L)] prediction before the update
-    target: jax.Array  # [B, (L)] advantage + value
+    target: jax.Array  # [B, (L)] of the value
     advantage: jax.Array  # [B, (L)]
     valid: jax.Array  # [B, (L)] bool
     absent: jax.Array | None = None  # [B, (L)] bool: the carry does not change
@@ -280,7 +280,7 @@ class Metrics(NamedTuple):
     explained: jax.Array  # [] int32: updates whose value targets varied
     explained_variance: jax.Array  # [] summed over these
     finite: jax.Array  # [] int32: updates with a finite agent before and after them
-    learned: jax.Array  # [] int32: updates with at least one gradient step
+    learned: jax.Array  # [] int32: updates that did not skip all of their gradient steps
     extras: MetricDict  # {} without extras
 
 

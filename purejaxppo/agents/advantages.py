@@ -61,7 +61,7 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
     Reference: Schulman et al. 2016, https://arxiv.org/abs/1506.02438, eq. 16. Time limits: Pardo et
     al. 2018, https://arxiv.org/abs/1712.00378. V-trace: Espeholt et al. 2018,
     https://arxiv.org/abs/1802.01561, eq. 1 with both clipping thresholds 1 and λ as in remark 2.
-    The advantage bootstraps from the corrected target of the next row.
+    The advantage bootstraps from vₜ₊₁ + λ(targetₜ₊₁ - vₜ₊₁), that of the paper from targetₜ₊₁.
     """
     numbers, flags = [reward, value, next_value], [terminated, done, valid]
     chex.assert_rank(reward, 2)

@@ -36,7 +36,7 @@ def init_stats(example: Tree) -> RunningStats:
 
 
 def init_value_stats() -> ValueStats:
-    """Return empty statistics of value targets: mean 0, standard deviation 1, unlimited range."""
+    """Return empty statistics of value targets: mean 0, standard deviation 1, an empty range."""
     infinity = jnp.full((), jnp.inf, jnp.float32)
     return ValueStats(init_stats(jnp.zeros(())), infinity, -infinity)
 
@@ -48,7 +48,8 @@ def update_stats(stats: RunningStats, batch: Tree, valid: Array, psum: Reduce) -
 
         n' = n + n_b        μ' = μ + δ n_b / n'        M' = M + M_b + δ² n n_b / n'
 
-    The result does not depend on how the data are split into batches.
+    The result does not depend on how the data are split into batches, unless values are clipped
+    (see `merge_stats`).
 
     Args:
         stats: so far.
@@ -119,7 +120,7 @@ def merge_stats(
 
 
 def variance(stats: RunningStats) -> Tree:
-    """Return the population variance; 1 for empty statistics."""
+    """Return the population variance; 1 for fewer than two rows."""
     return jax.tree.map(
         lambda m2: jnp.where(stats.count > 1, m2 / jnp.maximum(stats.count, 1.0), 1.0), stats.m2
     )

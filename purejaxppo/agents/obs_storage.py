@@ -1,7 +1,8 @@
 """Store the observations of a rollout: in full, or as the time series behind sliding windows.
 
-Consecutive windows share all but a few values. A series takes T + H numbers per environment,
-windows take T x H. `read` assembles the requested windows, with bit-identical values.
+Consecutive windows of H values share all but the last few, `slide`. A series takes H + T x slide
+numbers per environment, windows take T x H. `read` assembles the requested windows, with
+bit-identical values.
 
 Both storages have the same methods. They store observations as the environment returned them; the
 policy normalises them after reading.

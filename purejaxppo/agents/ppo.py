@@ -196,7 +196,7 @@ def gradient_step(
         update: functions of the update.
         optimizer: over the flat parameters.
         hp: hyperparameters, scheduled.
-        batch: all units, [T x N, ...].
+        batch: all units of the rollout, time-major.
         state: before the step.
         minibatch: (indices of its units, their advantages) [B].
 
@@ -246,7 +246,7 @@ def update_epochs(
         update: functions of the update.
         params: network parameters.
         opt_state: of `optimizers.make`, over the flat parameters.
-        batch: T x N units, time-major.
+        batch: all units of the rollout, time-major.
         hp: hyperparameters, scheduled.
         key: consumed.
         config: of the algorithm.

@@ -4,7 +4,7 @@ An auxiliary loss is a function (outputs, rows) -> [B], or an `AuxiliaryLoss`. `
 network's outputs for a minibatch (`types.Outputs`): `features` [B, F], `dist_params` [B, P],
 `critic` [B, K]. `rows` are the rows of the minibatch: `obs` (as the network gets it), `action`,
 `log_prob`, `value`, `target`, `advantage`, `valid`, and the optional rows that it requests. The
-mean over valid rows is multiplied by the coefficient, and logged as a metric.
+mean over valid rows, times the coefficient, is added to PPO's loss. The mean itself is a metric.
 """
 
 from collections.abc import Callable, Mapping

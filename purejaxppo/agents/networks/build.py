@@ -157,7 +157,7 @@ def side_by_side(network: Network, names: tuple[str, ...]) -> Network:
 
 
 def select_rows(index: Array, trees: list[Tree]) -> Tree:
-    """Select a tree per row: leaves [*B, ...] of the tree with index `which`, int [*B]."""
+    """Select a tree per row: leaves [*B, ...] of the tree number `index`, int [*B]."""
 
     def leaf(*xs: Array) -> Array:
         mask = expand(index, xs[0])

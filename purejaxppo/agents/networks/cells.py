@@ -97,10 +97,8 @@ class GRU(RecurrentCell):
 
         r, z = σ(W x + U h + b)    n = tanh(Wₙ x + bₙ + r (Uₙ h + cₙ))    h' = (1 - z) n + z h
 
-    The reset gate is applied after the product, as in cuDNN and Flax.
-
-    Reference: Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of Chung et al. 2014,
-    https://arxiv.org/abs/1412.3555.
+    Reference: Cho et al. 2014, https://arxiv.org/abs/1406.1078, eq. 5 to 8, with the reset gate
+    after the product, as in cuDNN and Flax.
     """
 
     @nn.compact

@@ -288,8 +288,8 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
         continuous: name from `CONTINUOUS`, or a custom distribution, for `Box` parts.
 
     Raises:
-        ValueError: a Box with more than one axis, or without the bounds that `beta` needs; or see
-            `of_vector`.
+        ValueError: a Box without exactly one axis, or without the bounds that `beta` needs; an
+            unknown space; or see `of_vector`.
     """
     match space:
         case spaces.Discrete(n):
