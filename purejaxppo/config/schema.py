@@ -157,7 +157,7 @@ class EnvConfig(Section):
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )
     """Mirror image of an action, for ppo.symmetry. Continuous actions: as for env.mirror_obs.
-    Discrete actions: for each action, the number of its mirror image."""
+    Discrete actions: for each action, the number of its mirror image, counted from 1."""
 
     def __post_init__(self) -> None:
         """Convert an object in `name` to a `references.CodeRef` with the family's name."""
@@ -194,7 +194,7 @@ class NetworkConfig(Section):
     """Width of the recurrent cell."""
     rnn_timescale: int = setting(100, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
     """Longest memory of a recurrent unit at initialisation, in steps. Each unit gets a timescale
-    between 1 and this (Tallec & Ollivier 2018). 0: about one step for all units."""
+    between 2 and this (Tallec & Ollivier 2018). 0: 2 steps for all units."""
     actor_keys: tuple[str, ...] = ()
     """Keys of a Dict observation that the policy sees. Empty: all."""
     critic_keys: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ class PPOConfig(Section):
     learning_rate_schedule: RateSchedule = setting("linear", code=True)
     """Schedule of the learning rate over total_timesteps. linear and cosine anneal to 0,
     exponential to a hundredth. step: a tenth after half of the run, a hundredth after three
-    quarters. adaptive: after each gradient step, raise or lower the rate to keep the KL divergence
+    quarters. adaptive: at each gradient step, raise or lower the rate to keep the KL divergence
     near ppo.target_kl (Rudin et al. 2022), between ppo.min_learning_rate and ppo.max_learning_rate.
     file.py:function: a custom function from the progress, 0 to 1, to a factor."""
     min_learning_rate: float = setting(1e-5, above=0, needs="ppo.learning_rate_schedule = adaptive")
@@ -272,8 +272,8 @@ class PPOConfig(Section):
     same here: weight decay is always decoupled from the gradient. muon's steps are scaled to the
     size of Adam's."""
     weight_decay: float = setting(0.0, low=0)
-    """Weight decay per unit of learning rate. It applies to matrices only, not to biases and
-    scales."""
+    """Weight decay per unit of learning rate. It applies to matrices and convolutions, not to
+    biases and scales."""
     gamma: float = setting(0.99, low=0, high=1, tunable=True)
     """Discount factor per step."""
     gae_lambda: float = setting(0.95, low=0, high=1, tunable=True)
