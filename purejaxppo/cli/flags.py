@@ -100,10 +100,10 @@ class SweepFlags:
     """Field and values, such as ppo.gamma=0.98,0.99. Repeat it for other fields; all combinations
     are trained."""
     search: Literal["grid", "random", "optuna", "population"] = "grid"
-    """Search method. grid: all combinations of --grid. random: samples from the search space.
-    optuna: Optuna chooses from the search space, based on earlier results. population:
-    population-based training (Jaderberg et al. 2017), starting with samples from the search
-    space."""
+    """Search method: a grid, random samples, Optuna, or population-based training. grid: all
+    combinations of --grid. random: samples from the search space. optuna: Optuna chooses from the
+    search space, based on earlier results. population: population-based training (Jaderberg et al.
+    2017), starting with samples from the search space."""
     num_trials: int = setting(0, low=0)
     """Number of settings to try, or of agents in the population. Required for the searches random,
     optuna and population."""
@@ -125,7 +125,7 @@ class SweepFlags:
     """Memory for agents, in GB. Agents that do not fit train in a later batch. 0: four fifths of
     the free memory."""
     launcher: Literal["local", "ray", "slurm"] = "local"
-    """Where to train: on this machine, on a Ray cluster, or as SLURM jobs."""
+    """Where to train: on this host, on a Ray cluster, or as SLURM jobs."""
     launcher_options: dict[str, Scalar] = field(default_factory=dict)
     """Options of ray.remote or of submitit's executor, as name-value pairs."""
     clobber: bool = False

@@ -64,7 +64,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def listed_family(words: Sequence[str]) -> str:
-    """Return the argument after --list_envs; empty if there is none."""
+    """Return the argument after --list_envs; empty if it is missing."""
     flags = [i for i, word in enumerate(words) if word.replace("-", "_") == "__list_envs"]
     following = words[flags[0] + 1 :] if flags else []
     return following[0] if following and not following[0].startswith("-") else ""

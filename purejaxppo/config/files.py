@@ -286,6 +286,11 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
 def _parsed(value: Any, name: str) -> Any:
     """Return the value of a field for custom code, with objects as `references.CodeRef`."""
     if value is None or isinstance(value, bool | int | float | dict):
+        if name.endswith("[]"):
+            raise ValueError(
+                f"{name[:-2]} = [{value!r}]: each entry must be a reference such as "
+                f"file.py:Name or, from Python, an object."
+            )
         return value
     if name == "env.name":
         return value if isinstance(value, list) else references.parse_env(value)
@@ -321,7 +326,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{name} = {value!r}: must be a list, such as [64, 64].")
+            example = "[64, 64]" if args[0] is int else "[a, b]"
+            raise ValueError(f"{name} = {value!r}: must be a list, such as {example}.")
         return tuple(convert(item, args[0], name) for item in value)
     if origin is dict:
         return _pairs(value, args[1], name)

@@ -33,7 +33,7 @@ class Meaning(NamedTuple):
     """Translation of a setting of another library.
 
     Attributes:
-        field: our setting by its dotted name, or a flag; "" if there is no equivalent.
+        field: our setting by its dotted name, or a flag; "" without equivalent.
         value: a key of `FORMULAS`; or a mapping from their values to ours, in which True is also
             for unlisted values; or None if our value cannot be computed.
         remark: additional sentences, or "".

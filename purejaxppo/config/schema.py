@@ -123,8 +123,8 @@ class EnvConfig(Section):
     every_rollout."""
     stagger: bool = False
     """Start the first episode of each environment at a random step of the time limit, so time
-    limits do not end all episodes at the same step (Rudin et al. 2022). Until these
-    shorter episodes are over, charts/episodic_return is not comparable with eval/return_mean. For
+    limits do not end all episodes at the same step (Rudin et al. 2022). Until these shorter
+    episodes are over, charts/episodic_return is not comparable with eval/return_mean. For
     simulators in JAX."""
     obs_indices: tuple[int, ...] = setting((), low=0, high=2**24)
     """Indices of the entries of a vector observation that the agent observes, from 0. Empty: all.
@@ -319,7 +319,7 @@ class PPOConfig(Section):
     """Clip the change of the value estimate to ppo.vf_clip_eps. It is off by default because it
     usually hurts (Andrychowicz et al. 2021)."""
     vf_clip_eps: float = setting(0.2, above=0, tunable=True, needs="ppo.value_clipping = true")
-    """Clip range of the change of the value estimate, under ppo.value_clipping."""
+    """Clip range of the change of the value estimate."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
     """Output of the critic. scalar: the value. symlog: the symlog of the value (Hafner et al.
     2023), which is biased if returns vary. hl_gauss: a histogram of symlog values (Farebrother et
@@ -332,7 +332,7 @@ class PPOConfig(Section):
     """Limit the values that returns bootstrap from. none: no limit. fixed: to ±ppo.bootstrap_limit.
     observed: to the range of all value targets so far. Use it if the value estimate diverges."""
     bootstrap_limit: float = setting(100.0, above=0, needs="ppo.clip_bootstrap = fixed")
-    """Largest magnitude of a bootstrapped value under ppo.clip_bootstrap = fixed."""
+    """Largest magnitude of a bootstrapped value."""
     recompute_advantages: bool = setting(False, needs="ppo.num_epochs > 1")
     """Recompute the advantages before each epoch with the current critic."""
     vf_coef: float = setting(0.5, low=0, tunable=True)
@@ -353,7 +353,7 @@ class PPOConfig(Section):
     2024). augment: train on each minibatch and its mirror image. loss: penalise a policy that is
     not symmetric."""
     symmetry_coef: float = setting(1.0, low=0, tunable=True, needs="ppo.symmetry = loss")
-    """Weight of the squared difference from the mirrored policy, under ppo.symmetry = loss."""
+    """Weight of the squared difference from the mirrored policy."""
     max_grad_norm: float = setting(0.5, low=0, tunable=True)
     """Gradients are scaled down to this global norm. 0: no limit."""
     adam_eps: float = setting(1e-5, above=0, needs="ppo.optimizer = adam, adamw, nadam or rmsprop")
@@ -464,7 +464,7 @@ class EvalConfig(Section):
 
 @dataclass(frozen=True)
 class CheckpointConfig(Section):
-    """Checkpoints."""
+    """Frequency and number of checkpoints."""
 
     interval: int = setting(0, low=0, high=2**50)
     """Environment steps between checkpoints. 0: a tenth of total_timesteps, and at least ten
@@ -478,7 +478,7 @@ class CheckpointConfig(Section):
 
 @dataclass(frozen=True)
 class LoggingConfig(Section):
-    """Logging."""
+    """Metrics, TensorBoard, Weights & Biases and log files."""
 
     interval: int = setting(0, low=0, high=2**50)
     """Environment steps between rows of metrics. 0: a hundredth of total_timesteps."""

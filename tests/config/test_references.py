@@ -165,7 +165,7 @@ def test_a_value_that_is_neither_built_in_nor_a_reference_is_rejected(section, f
 def test_lists_of_references_must_be_lists_of_strings():
     with pytest.raises(ValueError, match=r"ppo.terms = 'a.py:f': must be a list"):
         from_dict({"ppo": {"terms": "a.py:f"}})
-    with pytest.raises(ValueError, match=r"ppo.terms = 3: must be text"):
+    with pytest.raises(ValueError, match=r"ppo.terms = .3.: each entry must be a reference"):
         from_dict({"ppo": {"terms": [3]}})
 
 

@@ -63,7 +63,8 @@ def make(name: str, config: EnvConfig) -> "BraxTask":
             mjx.use_local_devices()  # every back end loads models with MJX
             env = envs.get_environment(name, backend=backend, **config.options)
     except (TypeError, NotImplementedError) as error:
-        raise ValueError(f"env.options for brax/{name}: {error}") from error
+        reason = str(error).rpartition("__init__() got an ")[2].rstrip(".")
+        raise ValueError(f"env.options for brax/{name}: {reason}.") from error
     return BraxTask(env)
 
 
