@@ -144,7 +144,7 @@ def test_warp_needs_a_gpu_and_its_package(monkeypatch):
 
 
 def test_domain_randomization_is_rejected_for_a_task_without_it(make):
-    with pytest.raises(ValueError, match="draws nothing for playground/CartpoleBalance"):
+    with pytest.raises(ValueError, match="no domain randomisation for playground/Cartpole"):
         make(domain_randomization=True)
 
 
