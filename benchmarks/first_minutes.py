@@ -102,7 +102,7 @@ def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[flo
         curves = ppo.train(
             made,
             seed=seed,
-            total_timesteps=2 * made.total_timesteps,  # so that schedules have this length
+            total_timesteps=2 * made.total_timesteps,  # the length of schedules
             run_dir=f"{folder}/run",
             callbacks=Keep(),
             quiet=True,

@@ -60,7 +60,7 @@ MEASUREMENTS = {
     "hopper, first update, cold": Measurement(HOPPER, "steps/s", cold=True, alone="program"),
     "CartPole, whole command, warm": Measurement(CARTPOLE),
     "hopper, evaluate 100 episodes, warm": Measurement((*RUN, "--episodes", "100")),
-    "hopper, evaluate 1 episode and film it, warm": Measurement(
+    "hopper, evaluate 1 episode and record it, warm": Measurement(
         (*RUN, "--episodes", "1", "--render", "FOLDER/video.mp4")
     ),
     TOY: Measurement((*CARTPOLE, "--total_timesteps", "2048"), "steps/s", cold=True),
