@@ -31,8 +31,8 @@ EVALUATE = 0x65706973
 AUXILIARY_LOSSES = 0x7465726D
 """Initial parameters of auxiliary losses, from the network's first key."""
 VARIATION = 0x76617279
-"""Parameters of a randomised episode, from its reset's key. The start state does not depend on
-them."""
+"""Parameters of a randomised episode, from its reset's key. The reset itself uses the same
+random numbers as without them."""
 CUSTOM_VARIATION = 0x76617230
 """Parameters that a task's own function draws for an episode, from its reset's key."""
 

@@ -103,7 +103,7 @@ class RolloutState(struct.PyTreeNode):
     obs: Obs  # [N, ...]
     start: jax.Array  # [N] bool
     carry: Carry  # [N, ...] recurrent carry, () for feed-forward networks
-    episode_return: jax.Array  # [N] sum of rewards of the running episode
+    episode_return: jax.Array  # [N] sum of `EnvStep.scores` of the running episode
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
     absent: jax.Array | None = None

@@ -264,13 +264,13 @@ def check_normalization(config: "Config") -> None:
         return
     if ppo.advantage_normalization == "minibatch" and rows == ppo.num_minibatches > 1:
         raise ValueError(
-            f"ppo.num_minibatches = {rows}: each minibatch has only one row, and its advantage "
-            f"would be normalised to 0. Try ppo.num_minibatches = {rows // 2}, or "
+            f"ppo.num_minibatches = {rows}: each minibatch has only one row, and one advantage "
+            f"cannot be normalised. Try ppo.num_minibatches = {rows // 2}, or "
             f"ppo.advantage_normalization = batch or none."
         )
     if ppo.advantage_normalization != "none" and rows == 1:
         raise ValueError(
-            "env.num_envs x ppo.rollout_length = 1: the only advantage would be normalised to 0. "
+            "env.num_envs x ppo.rollout_length = 1: one advantage cannot be normalised. "
             "Increase either, or use ppo.advantage_normalization = none."
         )
 

@@ -61,12 +61,12 @@ WRONG = [
     ),
     (
         ["--env.num_envs", "2", "--ppo.rollout_length", "4", "--ppo.num_minibatches", "8"],
-        "ppo.num_minibatches = 8: each minibatch has only one row, and its advantage would be "
-        "normalised to 0. Try ppo.num_minibatches = 4, or ppo.advantage_normalization = batch",
+        "ppo.num_minibatches = 8: each minibatch has only one row, and one advantage cannot "
+        "be normalised. Try ppo.num_minibatches = 4, or ppo.advantage_normalization = batch",
     ),
     (
         ["--env.num_envs", "1", "--ppo.rollout_length", "1", "--ppo.num_minibatches", "1"],
-        "env.num_envs x ppo.rollout_length = 1: the only advantage would be normalised to 0",
+        "env.num_envs x ppo.rollout_length = 1: one advantage cannot be normalised",
     ),
     (
         ["--num_shards", "3"],
