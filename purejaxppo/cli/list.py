@@ -86,8 +86,8 @@ def list_envs(pattern: str = "*") -> int:
     count = 0
     for family in matching or known * ("/" not in pattern):
         try:
-            about = families.load(family).about
-            lines = {n: about for n in registry.task_names(family) if _fits(n, full_pattern)}
+            description = families.load(family).about
+            lines = {n: description for n in registry.task_names(family) if _fits(n, full_pattern)}
         except ValueError as error:
             lines = {f"{family}/...": str(error)} if matching else {}
         count += len(lines)
@@ -107,10 +107,10 @@ def list_families() -> int:
         try:
             family = families.load(name)
             families.check_installed(name, family)
-            about = family.about
+            description = family.about
         except ValueError as error:
-            about = str(error)
-        print(f"{name + '/':14} {about}")
+            description = str(error)
+        print(f"{name + '/':14} {description}")
     print(f"`{PROG} envs FAMILY` lists the tasks of a family")
     return 0
 

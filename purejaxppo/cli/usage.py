@@ -54,8 +54,8 @@ def help_text(name: str, flags: type, words: Sequence[str]) -> str | None:
         "",
         "config fields (--help SECTION describes those of a section, --help all describes all):",
     ]
-    for part, about in {RUN: top, **docs}.items():
-        lines += wrapped(about, f"  {part:12}", " " * 14)
+    for part, text in {RUN: top, **docs}.items():
+        lines += wrapped(text, f"  {part:12}", " " * 14)
     return "\n".join(lines)
 
 
@@ -103,8 +103,8 @@ def flag_lines(flags: type, *, brief: bool = False) -> Iterator[str]:
     """Yield the lines on a command's flags; with `brief`, only the first sentence of each."""
     docs, command = field_docs(flags), flags()
     for name, hint in flat_hints(flags).items():
-        about = first_sentence(docs[name]) if brief else docs[name]
-        yield from entry(name, hint, f"default {show(getattr(command, name))}", about)
+        text = first_sentence(docs[name]) if brief else docs[name]
+        yield from entry(name, hint, f"default {show(getattr(command, name))}", text)
 
 
 def section(topic: str, config: Config, source: str) -> Iterator[str]:
@@ -129,9 +129,9 @@ def section(topic: str, config: Config, source: str) -> Iterator[str]:
         yield from entry(key, HINTS[key], shown, docs[name] + needs)
 
 
-def entry(name: str, hint: Any, default: str, about: str) -> list[str]:
+def entry(name: str, hint: Any, default: str, text: str) -> list[str]:
     """Return the lines on a flag."""
-    return [f"  --{name} {kind(hint, name)}  ({default})", *wrapped(about, " " * 6)]
+    return [f"  --{name} {kind(hint, name)}  ({default})", *wrapped(text, " " * 6)]
 
 
 def kind(hint: Any, key: str) -> str:

@@ -112,8 +112,8 @@ def check_ranges(config: Any, prefix: str = "") -> None:
             raise ValueError(f"{name} = {value}: must be a finite number.")
         if above is not None and not value > above:
             raise ValueError(f"{name} = {value}: must be greater than {above}.")
-        whole = isinstance(value, int)
-        if low is not None is not high and not whole and not low <= value <= high:
+        is_whole = isinstance(value, int)
+        if low is not None is not high and not is_whole and not low <= value <= high:
             raise ValueError(f"{name} = {value}: must be from {low} to {high}.")
         if high is not None and value > high:
             raise ValueError(f"{name} = {value}: must be at most {high}.")

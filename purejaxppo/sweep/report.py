@@ -31,9 +31,9 @@ def report(folder: Path, results: Sequence[Result], config: Config, objective: s
     title = f"{config.env.name}: {objective} return, mean of {config.num_seeds} seeds"
     plot(folder / "sweep.png", results, keys, title)
     setting = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
-    about = f"Best of {len(results)} settings of {config.env.name}: {setting}"
+    comment = f"Best of {len(results)} settings of {config.env.name}: {setting}"
     print_table(ranked, keys, title)
-    finish(folder, ranked[0], about)
+    finish(folder, ranked[0], comment)
 
 
 def report_population(
@@ -65,20 +65,20 @@ def rank(results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda r: math.inf if math.isnan(r.score) else -r.score)
 
 
-def finish(folder: Path, best: Result, about: str) -> None:
+def finish(folder: Path, best: Result, comment: str) -> None:
     """Write the best setting, if any has a score, and print the paths of all files."""
     print(f"table: {folder / 'results.csv'}, figure: {folder / 'sweep.png'}")
     if math.isnan(best.score):
         print("no best.yaml: no setting has a score, because agents diverged or no episode ended")
         return
-    write_best(folder / "best.yaml", best, about)
+    write_best(folder / "best.yaml", best, comment)
     print_commands(folder, best)
 
 
-def write_best(path: Path, best: Result, about: str) -> None:
+def write_best(path: Path, best: Result, comment: str) -> None:
     """Write a result's config as a YAML file for `train`."""
     config = dataclasses.replace(best.config, run_dir="", num_seeds=1, num_shards=0)
-    write_whole(path, f"# {about}\n" + to_yaml(config))
+    write_whole(path, f"# {comment}\n" + to_yaml(config))
 
 
 def print_commands(folder: Path, best: Result) -> None:
