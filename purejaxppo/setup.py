@@ -110,8 +110,8 @@ def check_vmappable(config: Config, num_members: int = 2) -> None:
     """
     if config.asynchronous and num_members > 1:
         raise ValueError(
-            "asynchronous = true does not support several agents in one program. Use asynchronous "
-            "= false, or train seeds in separate runs."
+            "asynchronous = true does not support several seeds or trials in one program. Use "
+            "asynchronous = false, or train each seed in a separate run."
         )
 
 
@@ -154,8 +154,8 @@ def resolve_shards(
             )
         if count > 1 and config.num_seeds > 1:
             raise ValueError(
-                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and a run of "
-                f"{count} processes trains one seed. Train each seed in a separate run."
+                f"num_seeds = {config.num_seeds}: host simulators in several processes support "
+                f"only num_seeds = 1. Train each seed in a separate run."
             )
         return replace(config, num_shards=count)
     if config.num_shards:

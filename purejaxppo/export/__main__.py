@@ -57,8 +57,8 @@ def describe(written: Written) -> str:
         f"{info['training_steps']:,} steps",
         *(f"  in   {_line(port)}" for port in program.inputs),
         *(f"  out  {_line(port)}" for port in program.outputs),
-        f"verified on {CHECKED} random observations with {written.player}: actions differ from the "
-        f"checkpoint's by at most {written.difference:.1e}",
+        f"verified with {written.player} on {CHECKED} random observations: the largest difference "
+        f"from the checkpoint's actions is {written.difference:.1e}",
     ]
     return "\n".join(lines)
 

@@ -338,7 +338,7 @@ def check_difference(differences: list[Difference], path: Path) -> None:
         if not is_close:
             raise ValueError(
                 f"{path} was not written, because {d.share:.0%} of its actions differ from the "
-                f"agent's, by up to {d.largest:.2g}."
+                f"agent's, by up to {d.largest:.2g}. Please report this with the run's config.yaml."
             )
 
 

@@ -147,7 +147,7 @@ def load(path: str | Path) -> Policy:
         path: a .npz file that `purejaxppo export` wrote.
 
     Raises:
-        ValueError: the file does not exist, is damaged, or has another format.
+        ValueError: the file does not exist, is corrupt, or has another format.
     """
     return Policy(read(path))
 
@@ -164,7 +164,9 @@ def read(path: str | Path) -> Program:
         version = header["format"]
         program = _program(header, arrays) if version == FORMAT else None
     except DAMAGED as error:
-        raise ValueError(f"{path}: damaged, or not written by purejaxppo export.") from error
+        raise ValueError(
+            f"{path}: corrupt, or not written by purejaxppo export. Export again."
+        ) from error
     if program is None:
         raise ValueError(
             f"{path}: the file has format {version}, but this player reads format {FORMAT}. Export "
@@ -187,7 +189,7 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors raised while reading a file that is damaged or not an exported policy."""
+"""Errors raised while reading a file that is corrupt or not an exported policy."""
 
 
 def write(program: Program, path: Path) -> None:

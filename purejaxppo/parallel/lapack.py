@@ -99,8 +99,7 @@ def check(lowered: Any, devices: Sequence[jax.Device]) -> None:
     """
     if too_few_threads(devices) and calls_batches(lowered):
         raise TooFewThreadsError(
-            f"jaxlib {version('jaxlib')} can hang when {len(devices)} CPU devices call LAPACK "
-            f"(Cholesky, QR, eigh, LU), so only one is used. Set {VARIABLE}="
-            f"{cpu_cores() + len(devices)} or install jaxlib 0.11.1 (Python 3.12) to use "
-            f"{len(devices)}."
+            f"Only one CPU device is used: jaxlib {version('jaxlib')} can hang when several call "
+            f"LAPACK (Cholesky, QR, eigh, LU). To use all {len(devices)}, set {VARIABLE}="
+            f"{cpu_cores() + len(devices)} or install jaxlib 0.11.1 (Python >= 3.12)."
         )

@@ -77,7 +77,7 @@ def place_of(
         return _started_by_hand(coordinator, num_processes, process_id, devices)
     if num_processes not in (0, place.count) or process_id not in (-1, place.index):
         raise ValueError(
-            f"--num_processes and --process_id are for processes started by hand. The launcher "
+            f"--num_processes and --process_id are for processes started manually. The launcher "
             f"started this one as process {place.index} of {place.count}."
         )
     place = replace(place, coordinator=coordinator or place.coordinator)
@@ -118,9 +118,10 @@ def _number(environ: Mapping[str, str], name: str, missing: int | None = None) -
     if text is None and missing is not None:
         return missing
     if text is None or not text.isdecimal():
+        problem = f"{name} = {text}:" if text else f"{name} is not set:"
         raise ValueError(
-            f"{name} = {text or 'empty'}: mpirun or srun must set it to a number. Use "
-            f"--num_processes 1 to train alone."
+            f"{problem} mpirun or srun must set it to a number. Use --num_processes 1 to train in "
+            f"one process."
         )
     return int(text)
 
@@ -149,9 +150,11 @@ def _by_slurm(environ: Mapping[str, str], tasks: int, devices: int) -> Place:
     per_node = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     counts = task_counts(per_node)
     if node >= len(counts):
+        name = "SLURM_STEP_TASKS_PER_NODE"
+        problem = f"{name} = {per_node}:" if per_node else f"{name} is not set:"
         raise ValueError(
-            f"SLURM_STEP_TASKS_PER_NODE = {per_node or 'empty'}: srun must set the number of tasks "
-            f"of node {node}. Use --num_processes 1 to train alone."
+            f"{problem} srun must set the number of tasks of node {node}. Use --num_processes 1 to "
+            f"train in one process."
         )
     host = LOOPBACK if len(counts) == 1 else first_node(nodes)
     place = Place(
@@ -207,7 +210,7 @@ def _started_by_hand(coordinator: str, num_processes: int, process_id: int, devi
         return ALONE
     if not all(is_set):
         raise ValueError(
-            "processes started by hand require --coordinator HOST:PORT, --num_processes and "
+            "processes started manually require --coordinator HOST:PORT, --num_processes and "
             "--process_id. Add the missing flags."
         )
     place = Place(process_id, num_processes, coordinator)

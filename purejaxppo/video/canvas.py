@@ -80,7 +80,7 @@ class Canvas:
         self.pen.ellipse([x - r, y - r, x + r, y + r], fill=colour)
 
     def text(self, position: tuple, text: str, colour: tuple = INK, size: int = 12, anchor="la"):
-        """Draw a text at a pixel of the final frame."""
+        """Draw a string at a pixel of the final frame."""
         x, y = position
         self.pen.text((2 * x, 2 * y), text, fill=colour, font=font(2 * size), anchor=anchor)
 

@@ -152,7 +152,7 @@ def test_the_error_of_a_missing_file_names_it(tmp_path):
 def test_a_truncated_file_gets_a_one_sentence_error(keep, double):
     whole = double.read_bytes()
     double.write_bytes(whole[: keep if keep > 1 else int(keep * len(whole))])
-    with pytest.raises(ValueError, match=r"double.npz: damaged, or not written by"):
+    with pytest.raises(ValueError, match=r"double.npz: corrupt, or not written by"):
         player.load(double)
 
 
@@ -201,7 +201,7 @@ def test_a_file_with_missing_parts_is_rejected(change, double):
 def test_pickles_are_never_loaded(tmp_path):
     path = tmp_path / "pickled.npz"
     np.savez(path, header=np.array([{"format": 1}], object))
-    with pytest.raises(ValueError, match="damaged, or not written by"):
+    with pytest.raises(ValueError, match="corrupt, or not written by"):
         player.load(path)
 
 

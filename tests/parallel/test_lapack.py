@@ -116,7 +116,7 @@ def test_a_task_that_calls_lapack_uses_one_device_if_two_would_hang(tmp_path):
     assert lines[0] == "2 devices "
     (first,) = [line for line in lines if line.startswith("training jax/task.py:Task on ")]
     assert first.startswith("training jax/task.py:Task on 1 x cpu (cpu)")
-    sentence = "CPU devices call LAPACK (Cholesky, QR, eigh, LU), so one is used. Set NPROC="
+    sentence = "when several call LAPACK (Cholesky, QR, eigh, LU). To use all 2, set NPROC="
     assert sum(sentence in line for line in lines) == 2  # for training and for evaluation
     assert lines[-1] == "4 episodes"
 

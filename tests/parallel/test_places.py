@@ -42,7 +42,7 @@ SRUN = {
     "SLURM_CPUS_ON_NODE": "1024",
 }
 PLACES = [
-    (["--process_id", "1"], "started by hand require --coordinator HOST:PORT, --num_processes and"),
+    (["--process_id", "1"], "started manually require --coordinator HOST:PORT, --num_processes"),
     (["--coordinator", "here:1"], "Add the missing flags."),
     (
         ["--num_processes", "2", "--process_id", "2"],
@@ -148,7 +148,7 @@ def test_an_interactive_shell_of_a_job_is_not_distributed():
     ],
 )
 def test_the_error_of_a_missing_launcher_variable_names_it(environ, name):
-    with pytest.raises(ValueError, match=f"^{name} = empty: .*must set"):
+    with pytest.raises(ValueError, match=f"^{name} is not set: .*must set"):
         places.launched(without(environ, name))
     with pytest.raises(ValueError, match=f"^{name} = some: .*must set"):
         places.launched({**environ, name: "some"})

@@ -362,7 +362,7 @@ WRONG = [
     (["--num_shards", "0", "--env.num_envs", "7"], "must be divisible by num_shards = 2. Try"),
     (
         ["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"],
-        "a run of 2 processes trains one seed",
+        "host simulators in several processes support only",
     ),
     (
         ["--env.name", "envpool/CartPole-v1", "--asynchronous"],

@@ -107,7 +107,7 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
     if not isinstance(observation, Box) or len(observation.shape) != 1:
         raise ValueError(
             f"ppo.symmetry = {config.ppo.symmetry} needs observations that are one vector, but "
-            f"{env.name} has others. Use ppo.symmetry = none."
+            f"the observation space of {env.name} is {observation}. Use ppo.symmetry = none."
         )
     obs = signed_permutation(env.mirror_obs, observation.shape[0], "env.mirror_obs")
     if isinstance(action, Discrete):
@@ -135,8 +135,8 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
             flip,
         )
     raise ValueError(
-        f"ppo.symmetry = {config.ppo.symmetry} needs Box or Discrete actions, but {env.name} has "
-        f"others. Use ppo.symmetry = none."
+        f"ppo.symmetry = {config.ppo.symmetry} needs Box or Discrete actions, but the action space "
+        f"of {env.name} is {action}. Use ppo.symmetry = none."
     )
 
 

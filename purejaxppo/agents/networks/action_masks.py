@@ -48,7 +48,8 @@ def forbid(
     if mask.shape[-1] != size:
         raise ValueError(
             f"the action mask has {mask.shape[-1]} entries, but there are {size} discrete actions. "
-            f"Return one entry per discrete action, in the order of the parts."
+            f"In the environment or a wrapper, return one entry per discrete action, in the order "
+            f"of the parts."
         )
     chex.assert_shape(params, (*mask.shape[:-1], len(is_logit)))
     allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)

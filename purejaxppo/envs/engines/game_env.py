@@ -21,7 +21,7 @@ def _arguments(name: str, value: Any) -> str:
     """Return command-line arguments of a game.
 
     Raises:
-        ValueError: the value is not a text, or a quote is not closed.
+        ValueError: the value is not a string, or a quote is not closed.
     """
     text: str = Option("", "").read(name, value)
     try:
@@ -35,7 +35,7 @@ OPTIONS = {
     "arguments": Option("", "Additional command-line arguments of the game.", parse=_arguments),
     "show": Option(False, "Show the game in a window. Needs a display."),
     "timeout": Option(60.0, "Time limit in seconds of a game's start and each reply.", low=1),
-    "restarts": Option(3, "Maximum number of restarts of failed games, all games together.", low=0),
+    "restarts": Option(3, "Maximum number of restarts of failed games, in total.", low=0),
 }
 """Options of all engines."""
 NOT_OPTIONS = {

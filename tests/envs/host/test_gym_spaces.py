@@ -142,8 +142,8 @@ def test_an_observation_that_is_not_an_array_is_an_error(obs, value):
     with pytest.raises(MakeError) as caught:
         encoder(FLOATS)(obs)
     assert str(caught.value) == (
-        f"observation is {value}, but its space has shape (2,). Return an array of that shape, or "
-        f"change the space."
+        f"observation is {value}, but its space has shape (2,). Return an array of that shape in "
+        f"the environment or a wrapper, or change the space."
     )
 
 

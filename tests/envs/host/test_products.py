@@ -167,7 +167,7 @@ def test_an_action_mask_in_the_observation_is_used_as_the_mask():
         ),
         (
             {"wrong": "short"},
-            r"the action_mask from reset has 2 elements, expected 3: one per choice\.$",
+            r"the action_mask from reset has 2 elements, expected 3: one per choice\. Correct it",
         ),
         ({"kind": "box"}, r"env\.options\.mask = true needs discrete actions\. Use false\.$"),
     ],
@@ -183,7 +183,7 @@ def test_a_mask_that_is_missing_later_is_reported():
     env = make("Allows", 1, mask=True, wrong="later")
     with pytest.raises(
         SimulatorError,
-        match=r"in every info, but the info from step has 'other'\. Add it, or use false\.$",
+        match=r"but the info from step has 'other'\. Add it in the environment or a wrapper, or use",
     ):
         play(env, jnp.zeros((3, 1), jnp.int32))
 

@@ -382,7 +382,7 @@ def test_an_error_is_reported_with_its_traceback(fault, kind):
             "shape",
             "thread",
             "observation has shape (2,), but its space has shape (3,). Return "
-            "an array of that shape, or change the space.",
+            "an array of that shape in the environment or a wrapper, or change the space.",
         ),
         (
             "bytes",
@@ -492,7 +492,7 @@ def test_the_error_of_a_missing_package_names_it(monkeypatch):
     [
         ("obs", "the observation space Text is not supported. Use Box, Discrete"),
         ("action", "the action space Text is not supported. Use Box, Discrete"),
-        ("integers", "the action space contains a Box of int32, which is not supported"),
+        ("integers", "the action space contains a Box with dtype int32, which is not supported"),
         ("nothing", r"the observation space contains an empty Box of shape \(2, 0\)"),
     ],
 )

@@ -69,7 +69,8 @@ def unpack(data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
         length = struct.unpack_from("<i", data, position + 16)[0] if start <= len(data) else -1
         if not 0 <= length <= len(data) - start:
             raise ProtocolError(
-                f"sent truncated side channel data: {len(data)} bytes, cut off at byte {position}"
+                f"sent truncated side channel data: of {len(data)} bytes, the message at byte "
+                f"{position} is incomplete"
             )
         yield uuid.UUID(bytes_le=data[position : position + 16]), data[start : start + length]
         position = start + length

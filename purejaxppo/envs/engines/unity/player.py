@@ -274,7 +274,7 @@ def custom_channels(names: str) -> dict[uuid.UUID, SideChannel]:
             by_id[uuid.UUID(str(channel.id))] = channel
         except (AttributeError, ValueError) as error:
             raise references.LoadError(
-                f"{field}: the attribute id of {name} is not a UUID. Copy it from the side channel "
-                f"in Unity."
+                f"{field}: the attribute `id` of {name} is not a UUID. Copy the channel id from "
+                f"the C# class of the side channel."
             ) from error
     return by_id

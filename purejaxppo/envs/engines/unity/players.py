@@ -151,7 +151,7 @@ class UnityGames:
             if time.monotonic() > deadline:
                 raise game.error(
                     f"had no agent that requested a decision within {self.launch.timeout:g} s. "
-                    f"Check that its agents have a Decision Requester"
+                    f"Check that its agents have a Decision Requester component"
                 )
             game.send(slots.reply())
             _read(game, slots, game.receive())

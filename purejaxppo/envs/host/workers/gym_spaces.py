@@ -52,14 +52,14 @@ def action_space(space: Any) -> Space:
     """Convert a Gymnasium action space to a `Space`. A Tuple becomes a Dict with keys "0", ...
 
     Raises:
-        MakeError: a part is neither a Box of floats nor discrete.
+        MakeError: a part is neither a Box with a float dtype nor discrete.
     """
     form = native_form(space, role="action")
     for _, array in arrays_in(form):
         if isinstance(array.space, Box) and np.dtype(array.dtype).kind != "f":
             raise MakeError(
-                f"the action space contains a Box of {array.dtype}, which is not supported. Use a "
-                f"Box of floats, Discrete or MultiDiscrete."
+                f"the action space contains a Box with dtype {array.dtype}, which is not "
+                f"supported. Use a Box with a float dtype, Discrete or MultiDiscrete."
             )
     return space_of(form)
 
@@ -254,7 +254,7 @@ def read(source: Source, obs: Any) -> np.ndarray:
     if part.shape != source.shape:
         raise MakeError(
             f"{source.name} has shape {part.shape}, but its space has shape {source.shape}. Return "
-            f"an array of that shape, or change the space."
+            f"an array of that shape in the environment or a wrapper, or change the space."
         )
     if part.dtype not in source.exact:
         _check_values(source, part)
@@ -283,7 +283,7 @@ def _array(source: Source, obs: Any) -> np.ndarray:
     value = "None" if obs is None else f"a {type(obs).__name__} of parts with different shapes"
     raise MakeError(
         f"{source.name} is {value}, but its space has shape {source.shape}. Return an array of "
-        f"that shape, or change the space."
+        f"that shape in the environment or a wrapper, or change the space."
     )
 
 

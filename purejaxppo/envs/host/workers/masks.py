@@ -74,7 +74,7 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], label: str, wh
         keys = ", ".join(map(repr, info)) or "no keys"
         raise MakeError(
             f"{label} = true needs an 'action_mask' in every info, but the info from {when} has "
-            f"{keys}. Add it, or use false."
+            f"{keys}. Add it in the environment or a wrapper, or use false."
         )
     return _mask(info[MASK], action_space(space), f"{label}: the action_mask from {when}")
 
@@ -89,7 +89,10 @@ def _mask(value: Any, space: Space, label: str) -> Any:
         value = np.concatenate([np.ravel(part) for part in value])
     mask = np.asarray(value).ravel()
     if mask.size != sum(sizes):
-        raise MakeError(f"{label} has {mask.size} elements, expected {sum(sizes)}: one per choice.")
+        raise MakeError(
+            f"{label} has {mask.size} elements, expected {sum(sizes)}: one per choice. Correct it "
+            f"in the environment or a wrapper."
+        )
     wrong = mask[(mask != 0) & (mask != 1)]
     if wrong.size:
         raise MakeError(f"{label} has the value {wrong[0]}. Use 1 for allowed and 0 for forbidden.")
