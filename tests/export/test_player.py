@@ -194,7 +194,7 @@ def test_another_format_and_unknown_operations_are_rejected(double):
     ],
 )
 def test_a_file_with_missing_parts_is_rejected(change, double):
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="corrupt"):
         player.load(rewritten(double, change))
 
 

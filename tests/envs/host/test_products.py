@@ -183,7 +183,7 @@ def test_a_mask_that_is_missing_later_is_reported():
     env = make("Allows", 1, mask=True, wrong="later")
     with pytest.raises(
         SimulatorError,
-        match=r"but the info from step has 'other'\. Add it in the environment or a wrapper, or use",
+        match=r"but the info from step has .other.\. Add it in the environment or a wrapper, or",
     ):
         play(env, jnp.zeros((3, 1), jnp.int32))
 
