@@ -17,7 +17,7 @@ from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import Box
 
 ParameterValues = Mapping[str, Any]
-"""Parameters by name, [] each, traced or not."""
+"""Parameters by name, scalars, traced or not."""
 FRAME_RATE = 10.0
 """Default frame rate of videos, steps per second."""
 
@@ -36,11 +36,11 @@ class BaseTask:
     cheap_reset: bool = True
     """True if a reset costs less than fetching a stored start, as for states of few numbers."""
     fresh_fraction: float = 1.0
-    """Fraction of the starts that is drawn before each rollout; see `vectorize.VectorEnv`."""
+    """Fraction of the starts that is sampled before each rollout; see `vectorize.VectorEnv`."""
     success_above: float | None = None
     """An episode with a greater return is a success; None if success is undefined."""
     draw_parameters: Callable[[Key], dict[str, jax.Array]] | None = None
-    """key -> more values for `adjusted`, drawn by the simulator for each episode."""
+    """key -> more values for `adjusted`, sampled by the simulator for each episode."""
     team: Team | None = None
     """The agents of a multi-agent task that acts as one environment; see `worlds.JointTask`."""
     keeps_windows: bool = False

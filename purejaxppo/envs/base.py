@@ -95,12 +95,12 @@ class Env:
         raise NotImplementedError
 
     def begin_rollout(self, state: EnvState, key: Key, progress: Scalar) -> EnvState:
-        """Prepare a state for the next training rollout: draw starts, set parameters.
+        """Prepare a state for the next training rollout: sample starts, set parameters.
 
         Args:
             state: state after the last rollout.
             key: random key.
-            progress: progress of the run from 0 to 1, []; the curriculum follows it.
+            progress: progress of the run from 0 to 1, scalar; the curriculum follows it.
         """
         del key, progress
         return state

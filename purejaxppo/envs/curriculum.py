@@ -29,12 +29,12 @@ ParameterValues = dict[str, jax.Array]
 
 
 def ramp(start: float, end: float, until: float, progress: Scalar) -> Scalar:
-    """Interpolate linearly from `start` to `end`, constant after progress `until`; [] -> []."""
+    """Interpolate linearly from `start` to `end`, constant after progress `until`; scalar."""
     return start + (end - start) * jnp.minimum(progress / until, 1.0)
 
 
 def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
-    """Parse an entry of `env.curriculum` into a function of progress [] -> value [].
+    """Parse an entry of `env.curriculum` into a function from progress to a value, both scalars.
 
     Raises:
         ValueError: invalid syntax, or a function that is missing or does not return a number.
@@ -119,7 +119,7 @@ class CurriculumEnv(Env):
         return state._replace(env=next_state), out
 
     def begin_rollout(self, state: CurriculumState, key: Key, progress: Scalar) -> CurriculumState:
-        """Set the parameters at `progress`, and draw starts with them."""
+        """Set the parameters at `progress`, and sample starts with them."""
         values = self.values(progress)
         env_state = self.build(values).begin_rollout(state.env, key, progress)
         return CurriculumState(values, env_state)

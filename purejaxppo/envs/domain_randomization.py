@@ -1,4 +1,4 @@
-"""Domain randomisation: task parameters drawn for each episode, or set during a run.
+"""Domain randomisation: task parameters sampled for each episode, or set during a run.
 
 A task with variable parameters defines:
 
@@ -8,7 +8,7 @@ A task with variable parameters defines:
 
 `adjusted` starts from the nominal values. Drawn factors multiply the values that a curriculum sets.
 
-A simulator may also define a function that draws more values for `adjusted`:
+A simulator may also define a function that samples more values for `adjusted`:
 
     draw_parameters(key)    -> name -> array
 """
@@ -30,8 +30,8 @@ from purejaxppo.envs.wrappers import ReturnPreservingWrapper
 class Randomized(ReturnPreservingWrapper):
     """Draw parameters for each episode: nominal values times uniform factors in [1 - x, 1 + x].
 
-    Values of `draw_parameters`, if the task defines it, are added. All draws are part of the task
-    state: resets draw them, and checkpoints contain them.
+    Values of `draw_parameters`, if the task defines it, are added. All sampled values are part of
+    the task state: resets sample them, and checkpoints contain them.
 
     References: Tobin et al. 2017, https://arxiv.org/abs/1703.06907; for dynamics, Peng et al. 2018,
     https://arxiv.org/abs/1710.06537.
@@ -39,7 +39,7 @@ class Randomized(ReturnPreservingWrapper):
     Args:
         task: a task with variable parameters.
         spread: x of each randomised parameter, at least 0 and below 1.
-        values: set values, [] each; other parameters keep their nominal values.
+        values: values to set, scalars; other parameters keep their nominal values.
     """
 
     def __init__(
@@ -51,37 +51,37 @@ class Randomized(ReturnPreservingWrapper):
         self.values = dict(values or {})
 
     def factors(self, key: Key) -> dict[str, jax.Array]:
-        """Draw the factors of an episode, [] each."""
+        """Sample the factors of an episode, scalars."""
         keys = jax.random.split(key, len(self.spread))
         return {
             name: 1.0 + x * jax.random.uniform(key, minval=-1.0, maxval=1.0)
             for (name, x), key in zip(self.spread.items(), keys, strict=True)
         }
 
-    def with_factors(self, draws: Mapping[str, Any]) -> BaseTask:
-        """Return the task with its parameters multiplied by the drawn factors."""
-        factors = {name: x for name, x in draws.items() if name in self.spread}
+    def with_factors(self, samples: Mapping[str, Any]) -> BaseTask:
+        """Return the task with its parameters multiplied by the sampled factors."""
+        factors = {name: x for name, x in samples.items() if name in self.spread}
         nominal = self.task.parameters
         values = {name: self.values.get(name, nominal[name]) * x for name, x in factors.items()}
-        return self.task.adjusted({**self.values, **draws, **values})
+        return self.task.adjusted({**self.values, **samples, **values})
 
     def unwrap(self, state: EnvState) -> EnvState:
-        """Return the innermost task's state, without the draws."""
+        """Return the innermost task's state, without the sampled values."""
         return super().unwrap(state[1])
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draw parameters and reset; return ((draws, state), obs)."""
-        draws = self.factors(streams.stream(key, streams.VARIATION))
+        """Sample parameters and reset; return ((samples, state), obs)."""
+        samples = self.factors(streams.stream(key, streams.VARIATION))
         if self.task.draw_parameters is not None:
-            draws |= self.task.draw_parameters(streams.stream(key, streams.CUSTOM_VARIATION))
-        state, obs = self.with_factors(draws).reset(key)
-        return (draws, state), obs
+            samples |= self.task.draw_parameters(streams.stream(key, streams.CUSTOM_VARIATION))
+        state, obs = self.with_factors(samples).reset(key)
+        return (samples, state), obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Step the task with the parameters of the episode."""
-        draws, state = state
-        state, out = self.with_factors(draws).step(key, state, action)
-        return (draws, state), out
+        samples, state = state
+        state, out = self.with_factors(samples).step(key, state, action)
+        return (samples, state), out
 
 
 def vary(task: BaseTask, spread: Mapping[str, float], values: ParameterValues) -> BaseTask:
@@ -122,7 +122,7 @@ def check_spread(config: EnvConfig) -> None:
         if not 0 <= x < 1:
             raise ValueError(
                 f"env.randomize.{name} = {x} must be at least 0 and below 1, because factors are "
-                f"drawn between 1 - {x} and 1 + {x}"
+                f"sampled between 1 - {x} and 1 + {x}"
             )
 
 
@@ -182,7 +182,7 @@ def scaled(model: Any, fields: Mapping[str, tuple[str, ...]], factors: Mapping[s
     Args:
         model: a pytree with `tree_replace`, such as an MJX model.
         fields: name -> dotted paths of the arrays to multiply.
-        factors: name -> [].
+        factors: factor of each parameter by name, scalars.
     """
     return model.tree_replace(
         {

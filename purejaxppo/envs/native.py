@@ -274,7 +274,7 @@ def first_outside(value: np.ndarray, low: Any, high: Any) -> WrongValue | None:
 
 
 def whole_range(array: NativeArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest integers of an array of the simulator, [shape] or [].
+    """Return the smallest and largest integers of an array of the simulator, [shape] or scalar.
 
     For a Box, they are the limits of its dtype.
     """

@@ -18,7 +18,7 @@ from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
 MIN_STARTS = 16
-"""Minimum number of starts to draw in advance. With fewer, short episodes repeat starts within a
+"""Minimum number of starts to sample in advance. With fewer, short episodes repeat starts within a
 rollout, and long episodes get too few steps."""
 
 
@@ -26,9 +26,9 @@ class VectorState(struct.PyTreeNode):
     """State of N environments and M starts; see `VectorEnv` for M."""
 
     task: EnvState  # [N, ...] states of the task
-    fresh: Tree  # (state, obs) [M, ...] starts of later episodes; () if drawn at every step
-    place: Tree  # [N] int32 start index of the current episode; () if drawn at every step
-    turn: Tree  # [] int32 number of rollouts if each draws only a part of the starts; else ()
+    fresh: Tree  # (state, obs) [M, ...] starts of later episodes; () if sampled at every step
+    place: Tree  # [N] int32 start index of the current episode; () if sampled at every step
+    turn: Tree  # [] int32 number of rollouts if each samples only a part of the starts; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
     key: jax.Array  # a PRNG key
 
@@ -36,20 +36,20 @@ class VectorState(struct.PyTreeNode):
 class VectorEnv(Env):
     """N copies of a task as an `Env`.
 
-    With `fresh_every_step`, a step uses its argument `key`, and all keys of a rollout can be drawn
-    before its first step. Otherwise the state holds a key, and the arguments `key` of `step`,
-    `raw_step` and `begin_rollout` are ignored.
+    With `fresh_every_step`, a step uses its argument `key`, and all keys of a rollout can be
+    computed before its first step. Otherwise the state holds a key, and the arguments `key` of
+    `step`, `raw_step` and `begin_rollout` are ignored.
 
     Args:
         task: one environment.
         num_envs: N.
-        fresh_every_step: draw a new start at every step. Otherwise `begin_rollout` draws M starts,
-            which costs less: M = N, or ceil(16 / N) N if N < 16. The first episode of environment
-            i takes start i, and each later episode the start `stride` further (mod M). Stride and M
-            are coprime, so an environment uses all M starts before it repeats one. For up to M
-            episodes per rollout, its starts have the same distribution as fresh ones. A task with
-            expensive resets and long episodes may define `fresh_fraction`: each rollout then
-            draws only this fraction of the starts, in turn.
+        fresh_every_step: sample a new start at every step. Otherwise `begin_rollout` samples M
+            starts, which costs less: M = N, or ceil(16 / N) N if N < 16. The first episode of
+            environment i takes start i, and each later episode the start `stride` further (mod M).
+            Stride and M are coprime, so an environment uses all M starts before it repeats one. For
+            up to M episodes per rollout, its starts have the same distribution as fresh ones. A
+            task with expensive resets and long episodes may define `fresh_fraction`: each rollout
+            then samples only this fraction of the starts, in turn.
         stagger: start the first episodes at random steps of the time limit.
         evaluation: use M = N, because only the first episode of each environment counts.
     """
@@ -250,7 +250,7 @@ def cast_to_space(obs: Obs, space: Space) -> Obs:
     """Cast integer observations to the float or bool dtypes of their space.
 
     Raises:
-        ValueError: as `check_dtypes`.
+        ValueError: see `check_dtypes`.
     """
 
     def cast(x: jax.Array, declared: np.ndarray) -> jax.Array:

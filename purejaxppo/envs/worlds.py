@@ -42,7 +42,9 @@ from purejaxppo.spaces import MASK, Discrete, Space, example
 if TYPE_CHECKING:
     from purejaxppo.envs.host.bridge import HostEnv
 
-GLOBAL_STATE_OPTION = Option(False, "Also observe the global state, for a centralised critic.")
+GLOBAL_STATE_OPTION = Option(
+    False, "Adds the global state to the observation, for a centralised critic."
+)
 
 
 def count_worlds(

@@ -207,7 +207,7 @@ def act_function(
 
     Args:
         config: its `eval.stochastic` is used if `deterministic` is None.
-        policy: of the agent.
+        policy: the agent's policy.
         deterministic: True for the distribution's mode, False for samples.
         grouped: if True, the function takes one key per group of rows instead of one key.
     """

@@ -41,8 +41,8 @@ class AsynchronousTraining:
     The actor runs on a CPU device, where waiting for a simulator does not block the learner.
 
     Args:
-        parts: of the training, with one agent.
-        state: with the shapes to compile for.
+        parts: parts of the training, with one agent.
+        state: training state with the shapes to compile for.
         hp: hyperparameters of the agent.
     """
 

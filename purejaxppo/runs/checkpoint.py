@@ -65,9 +65,10 @@ class Checkpoint:
     """A checkpoint on disk.
 
     Attributes:
-        folder: its folder, named after its environment steps.
-        progress: its counters.
-        checksums: by item and array, such as "agent.params.w"; None if version 0.2 saved it.
+        folder: the checkpoint's folder, named after its environment steps.
+        progress: counters of the run at the checkpoint.
+        checksums: checksums by item and array, such as "agent.params.w"; None if version 0.2 saved
+            it.
     """
 
     folder: Path
@@ -212,7 +213,7 @@ class Checkpoints:
         written and read back before this returns.
 
         Args:
-            state: of the run.
+            state: training state of the run.
             progress: counters of the run.
             best: the best agent of each seed, in one tree.
 
@@ -420,7 +421,7 @@ def _with_more_starts(
 ) -> dict[str, np.ndarray]:
     """Repeat the start states in checkpoints of version 0.2 to the number of this version.
 
-    Their `turn` is missing if all starts were drawn for every rollout.
+    Their `turn` is missing if all starts were sampled for every rollout.
     """
     updated = {}
     for name, shape in shapes.items():

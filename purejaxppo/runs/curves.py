@@ -74,9 +74,9 @@ def plot_returns(
     agent, it shows the standard deviation over the episodes of each evaluation.
 
     Args:
-        rows: of metrics.csv.
-        path: of the PNG file.
-        title: of the plot.
+        rows: rows of metrics.csv.
+        path: path of the PNG file.
+        title: title of the plot.
         evaluated: policy of the evaluations, "deterministic" or "stochastic".
         band: whether to draw the confidence interval of several agents.
     """

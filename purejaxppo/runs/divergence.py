@@ -47,9 +47,9 @@ def find_value(parts: Parts, envs: Sequence[Env], state: TrainState, member: int
     A host simulator stores it. For simulators in JAX, another rollout searches for it.
 
     Args:
-        parts: of the run.
+        parts: parts of the run.
         envs: environments of training and of evaluations.
-        state: of the run.
+        state: training state of the run.
         member: index of the agent.
     """
     if not parts.env.spec.restorable:
@@ -74,11 +74,11 @@ def replayed_value(
     Only for environments in JAX. Healthy runs never trace this program.
 
     Args:
-        parts: of the run.
+        parts: parts of the run.
         agent: one agent of the run.
-        update: number of updates so far, [].
-        state: of the environments of one shard.
-        key: of this shard.
+        update: number of updates so far, scalar.
+        state: rollout state of one shard's environments.
+        key: key of this shard.
     """
     progress = update / parts.config.num_updates
     with jax.default_matmul_precision(parts.config.matmul_precision):

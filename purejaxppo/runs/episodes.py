@@ -123,7 +123,7 @@ def run_episodes(
         reset_result: (state, obs [N, ...]), the result of `reset`.
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
-        keys: key of each group, [G], consumed.
+        keys: key of each group, [G]; must not be reused by the caller.
         any_member: reduces a bool [] over the agents of a vmap with "any". Host simulators need it,
             because all agents must leave the loop together.
         max_steps: bounds the loop without a time limit. Longer episodes are cut.

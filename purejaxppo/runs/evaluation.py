@@ -158,13 +158,13 @@ class Evaluator:
     episode has its own key, which depends on its index and not on the number of shards.
 
     Args:
-        setup: of the run or the evaluation.
-        policy: of the agent.
+        setup: setup of the run or the evaluation.
+        policy: the agent's policy.
         episodes: number of episodes.
         deterministic: True for the distribution's mode, False for samples, None for the config's
             setting.
-        shards: to divide the episodes over; one shard for host simulators.
-        seed: of simulators that do not take a key.
+        shards: shards to divide the episodes over; one shard for host simulators.
+        seed: seed of simulators that do not take a key.
     """
 
     def __init__(
@@ -257,8 +257,8 @@ class Evaluator:
         """Run all episodes of an agent. Call it inside of `jax.jit`.
 
         Args:
-            agent: its parameters and statistics.
-            key: of the evaluation.
+            agent: parameters and statistics of the agent.
+            key: random key of the evaluation.
             first: index of the first episode, or of the first multi-agent environment, among all
                 episodes of this key.
 
@@ -291,10 +291,10 @@ def evaluate(
     """Evaluate an agent over exactly `episodes` whole episodes.
 
     Args:
-        agent: from `restore`, or `Agent(config, result.agent)` of a TrainResult. With several
+        agent: result of `restore`, or `Agent(config, result.agent)` of a TrainResult. With several
             agents, each is evaluated.
         episodes: number of episodes of each agent.
-        seed: of the environments' starts and of sampled actions.
+        seed: seed of the environments' starts and of sampled actions.
         deterministic: True for the distribution's mode, False for samples, None for the setting of
             the run's evaluations.
 

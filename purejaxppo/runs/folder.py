@@ -255,7 +255,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     """Write config.yaml, copies of the files that it names and, the first time, versions.json.
 
     Args:
-        config: of the run.
+        config: config of the run.
         run_dir: the run folder.
         members: config of each agent. If there are several, members.yaml lists them.
 

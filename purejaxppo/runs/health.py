@@ -119,7 +119,7 @@ def not_finite_message(config: Config, env_steps: int, saved: int | None) -> str
     This state is not saved.
 
     Args:
-        config: of the run.
+        config: config of the run.
         env_steps: environment steps now.
         saved: environment steps of the last finite checkpoint; None without one.
     """
@@ -145,7 +145,7 @@ def warning(row: Row, value: str) -> str:
     """Return the warning about a row with too many diverged episodes.
 
     Args:
-        row: of one agent.
+        row: metrics of one agent.
         value: a value that diverged; "" if unknown.
     """
     diverged = int(row["charts/diverged"])

@@ -89,7 +89,7 @@ def train(
     CPU core becomes a JAX device.
 
     Args:
-        config: a `Config`, a YAML file, the bare name of a config that comes with the library, or
+        config: a `Config`, a YAML file, the name of a config that comes with the library, or
             playground/TASK for the settings that Playground tuned. None: the defaults.
         env: a custom environment instead of the config's: a `Task`, a class or function that makes
             one, or an object with gymnax's interface.
@@ -106,7 +106,8 @@ def train(
 
     Raises:
         ValueError, OSError, SimulatorError, Stopped: one sentence about the problem.
-        KeyboardInterrupt: after a checkpoint. The same call resumes.
+        KeyboardInterrupt: you pressed Ctrl-C. A checkpoint is saved first, and the same call
+            resumes.
     """
     name = "" if isinstance(config, Config) else str(config or "")
     full = config if isinstance(config, Config) else load_config(name) if name else Config()
@@ -127,7 +128,7 @@ def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
     """Open a run folder.
 
     Args:
-        run_dir: as written by `train` or `purejaxppo train`.
+        run_dir: run folder that `train` or `purejaxppo train` wrote.
         env: the environment, if it was passed as an object that config.yaml cannot restore.
         overrides: other such objects, by dotted field.
 

@@ -234,8 +234,8 @@ def open_loggers(
 
     Args:
         opened: receives the loggers. You can close them if a later one fails to open.
-        config: of the run.
-        run_dir: its folder.
+        config: config of the run.
+        run_dir: the run folder.
         members: config of each agent.
         steps: environment steps of each agent so far.
         saved: () -> environment steps of the last complete checkpoint.

@@ -79,13 +79,14 @@ def fields_of(state: TrainState) -> dict[str, Any]:
 def select(key, score, share: float):
     """Select the member that each of M members copies; most copy themselves.
 
-    Each member of the `share` with the lowest scores draws a member of the `share` with the highest
-    scores, and copies it if its score is higher. Scores that are not finite rank lowest.
+    For each member of the `share` with the lowest scores, sample a member of the `share` with the
+    highest scores. The first copies the second if its score is lower. Scores that are not finite
+    rank lowest.
 
     Args:
-        key: consumed.
-        score: float [M].
-        share: between 0 and 0.5.
+        key: random key; must not be reused by the caller.
+        score: score of each member, float [M].
+        share: fraction of the members, between 0 and 0.5.
 
     Returns:
         Index of the source of each member, int32 [M].
@@ -95,9 +96,10 @@ def select(key, score, share: float):
     score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
     order = jnp.argsort(score)
     worst, best = order[:count], order[size - count :]
-    known = jnp.isfinite(score[best])  # draw from these, if there are any
-    drawn = jax.random.choice(key, best, (count,), p=jnp.where(jnp.any(known), known, 1.0))
-    return jnp.arange(size).at[worst].set(jnp.where(score[drawn] > score[worst], drawn, worst))
+    known = jnp.isfinite(score[best])  # sample from these, if there are any
+    sampled = jax.random.choice(key, best, (count,), p=jnp.where(jnp.any(known), known, 1.0))
+    better = score[sampled] > score[worst]
+    return jnp.arange(size).at[worst].set(jnp.where(better, sampled, worst))
 
 
 def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
@@ -139,11 +141,12 @@ def evolve(
     episodes diverged.
 
     Args:
-        key: consumed.
-        state: every array has a leading axis of M members.
+        key: random key; must not be reused by the caller.
+        state: training state; every array has a leading axis of M members.
         population: hyperparameters and results of these members.
-        rules: of the selection.
-        initial_carry: of the environments of one shard [N, ...]; () without recurrence.
+        rules: rules of the selection.
+        initial_carry: carry at an episode's start, for the environments of one shard [N, ...]; ()
+            without recurrence.
 
     Returns:
         (state, population, copied). `copied`, bool [M], is True for members that became copies.
@@ -249,11 +252,11 @@ def train_population(
     """Run `num_updates` updates of all members, with selections between them.
 
     Args:
-        parts: of the training.
-        rules: of the selection.
-        key: of the first member.
-        state: of the population, which contains the members' hyperparameters.
-        hp: only total_updates is read.
+        parts: parts of the training.
+        rules: rules of the selection.
+        key: key of the first member.
+        state: state of the population, which contains the members' hyperparameters.
+        hp: hyperparameters, of which only total_updates is read.
         num_updates: number of updates.
 
     Returns:

@@ -87,13 +87,13 @@ def cloning_parts(
 ) -> Parts:
     """Build the parts with which a student learns a teacher's actions.
 
-    The carry between rollouts is the teacher's. The student's carry is zero at the start of each
-    rollout.
+    The recurrent state between rollouts is the teacher's. The student's recurrent state is zero at
+    the start of each rollout.
 
     Args:
-        config: of the student's run.
+        config: config of the student's run.
         teacher: the agent that acts.
-        shards: of the student's run.
+        shards: shards of the student's run.
         change: see `make_parts`.
     """
     settings = replace(config.ppo, **CLONING)
@@ -129,8 +129,8 @@ def teach(student: Parts, key: Key, state: TrainState, change: Change) -> TrainS
 
     Args:
         student: the parts of the run.
-        key: of each agent [M].
-        state: before the first update.
+        key: one key per agent [M].
+        state: training state before the first update.
         change: see `make_parts`.
     """
     learned = pretrain(student, key, change)
@@ -143,7 +143,7 @@ def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:
 
     Args:
         student: the parts of the run.
-        key: of the run; of each agent if there are several.
+        key: the run's key, or one key per agent [M].
         change: see `make_parts`. It is applied here as well.
 
     Returns:

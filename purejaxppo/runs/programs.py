@@ -52,7 +52,7 @@ class Programs:
     States, keys, hyperparameters and metrics have a leading axis of agents.
 
     Args:
-        setup: of the run, with its devices.
+        setup: setup of the run, with its devices.
         make_functions: the functions to compile.
 
     Raises:

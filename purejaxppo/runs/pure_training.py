@@ -60,7 +60,7 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
         hyperparams(config, learning_rate=jnp.array([1e-4, 1e-3]))
 
     Args:
-        config: of the training.
+        config: config of the training.
         changes: other values, arrays [S], by the names of ppo's fields. All numbers then get a
             leading axis of S, to `vmap` over. `term_coefs` is a list of arrays, one for each entry
             of ppo.terms.
@@ -123,8 +123,8 @@ def make_train(
     last call. The simulators exist until `train.close()`. Do not call compiled programs after that.
 
     Args:
-        config: of the training. `num_shards` = 0 means 1 here. Settings of logging, evaluation and
-            checkpoints do not apply.
+        config: config of the training. `num_shards` = 0 means 1 here. Settings of logging,
+            evaluation and checkpoints do not apply.
         env: a custom `Task`, or a class or function that makes one, instead of the config's
             environment and its options.
         parts: a function from the parts that the config selects to the parts to train with, such as

@@ -37,15 +37,15 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
 
     Args:
         agent: one agent.
-        path: of the file. The suffix selects the format.
-        seed: of the episode.
+        path: path of the file. The suffix selects the format.
+        seed: seed of the episode.
         stochastic: True to sample actions; None for the setting of the run's evaluations.
 
     Returns:
         A line that describes the video.
 
     Raises:
-        ValueError: as `video.record`.
+        ValueError: see `video.record`.
     """
     config = agent.config
     stochastic = config.eval.stochastic if stochastic is None else stochastic

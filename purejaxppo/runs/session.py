@@ -109,7 +109,7 @@ def train(
     """Train in a run folder, from scratch or from the last checkpoint.
 
     Args:
-        config: of the run.
+        config: config of the run.
         run_dir: the run folder.
         clobber: delete an earlier run in this folder.
         quiet: print nothing.
@@ -189,8 +189,8 @@ def execute(run: Training, first: Sequence[Hook] = (), columns: Sequence[str] = 
 
     Args:
         run: an unfinished run.
-        first: hooks that add to its rows before the other hooks act.
-        columns: of metrics.csv that these hooks add.
+        first: hooks that add to the run's rows before the other hooks act.
+        columns: columns of metrics.csv that these hooks add.
     """
     config, platform = run.config, run.programs.shards.platform
     stay_awake = config.keep_cores_awake and platform == "cpu"

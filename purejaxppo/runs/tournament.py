@@ -53,8 +53,8 @@ class Match:
     Actions are sampled, because all games of two deterministic players would be the same.
 
     Args:
-        config: of the run, from `game_of`.
-        policy: of the agents.
+        config: config of the run, from `game_of`.
+        policy: policy of the agents.
         games: number of games, even.
     """
 
@@ -66,18 +66,18 @@ class Match:
 
     @at_matmul_precision
     def play(self, players: tuple[AgentState, AgentState], random: Array, key: Key) -> Array:
-        """Return the number of games that player 0 has won, draws as halves, float [].
+        """Return the number of games that player 0 has won, draws as halves, scalar.
 
         Args:
             players: the two agents.
             random: True for a player that moves at random instead, bool [2].
-            key: consumed.
+            key: random key; must not be reused by the caller.
         """
         games = self.env.count
         env_keys, keys = jax.random.split(key, (2, games))
         reset_result = self.env.reset(env_keys)
         first = reset_result[1]["obs"]["turn"] == 1
-        # Rows are the seats 0 and 1 of a game, of the next game, and so on.
+        # Rows are the sides 0 and 1 of a game, of the next game, and so on.
         even = jnp.arange(2 * games) // 2 % 2 == 0
         is_first_player = jnp.where(even, first, ~first)
 
@@ -111,10 +111,10 @@ def play_all(config: Config, agents: list[Agent], games: int, seed: int) -> np.n
     """Play the games of all pairs of players.
 
     Args:
-        config: of the run, from `game_of`.
+        config: config of the run, from `game_of`.
         agents: P - 1 agents. Player 0 moves at random.
         games: number of games of each pair, even.
-        seed: of games and moves.
+        seed: seed of games and moves.
 
     Returns:
         Games that player i has won against player j, draws as halves, float [P, P].
@@ -146,7 +146,7 @@ def rate(
         run: the run folder.
         games: number of games of each pair of players, even.
         member: index of the agent to rate, in a run of several agents.
-        seed: of games and moves.
+        seed: seed of games and moves.
         print_line: called with a line before the games.
 
     Returns:

@@ -30,7 +30,7 @@ class Search(Protocol):
 
         Args:
             scored: all settings so far with their scores; NaN without evaluation.
-            known: on resume, the saved settings of this round.
+            known: saved settings of this round if the sweep is resumed; None otherwise.
         """
         ...
 

@@ -60,7 +60,7 @@ class Vector(BaseTask):
 
 @dataclass(frozen=True)
 class Pixels(BaseTask):
-    """An image with one shade per channel; the action changes a shade."""
+    """An image with one grey level per channel; the action changes one level."""
 
     observation = Box((84, 84, 4), 0, 255, "uint8")
     action = Discrete(6)
@@ -68,19 +68,19 @@ class Pixels(BaseTask):
     cheap_reset = True
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Return an image of random shades."""
-        shades = jax.random.randint(key, (4,), 0, 256, jnp.int32)
-        return shades, self._draw(shades)
+        """Return an image of random grey levels."""
+        levels = jax.random.randint(key, (4,), 0, 256, jnp.int32)
+        return levels, self._draw(levels)
 
-    def _draw(self, shades: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(shades.astype(jnp.uint8), (84, 84, 4))
+    def _draw(self, levels: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(levels.astype(jnp.uint8), (84, 84, 4))
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Rotate the shades and add the action to the first; the reward is its brightness."""
+        """Shift the grey levels by one and add the action to the first, which is the reward."""
         del key
-        shades = jnp.roll(state, 1).at[0].set((state[-1] + action) % 256)
-        reward = shades[0] / 255.0
-        return shades, TaskStep(self._draw(shades), reward, jnp.array(False), jnp.array(False))
+        levels = jnp.roll(state, 1).at[0].set((state[-1] + action) % 256)
+        reward = levels[0] / 255.0
+        return levels, TaskStep(self._draw(levels), reward, jnp.array(False), jnp.array(False))
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Choices(BaseTask):
         return obs, obs
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Compute the reward and draw the next numbers."""
+        """Compute the reward and sample the next numbers."""
         reward = jnp.asarray(self._reward(state, action), jnp.float32)
         obs = self._draw(key)
         return obs, TaskStep(obs, reward, jnp.array(False), jnp.array(False))

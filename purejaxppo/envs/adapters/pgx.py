@@ -2,7 +2,7 @@
 
 A game of several players is a multi-agent task. At each step one agent moves. A waiting agent has
 one allowed action, which is ignored. Without `network.policies`, all agents share one policy, which
-learns by self-play. With the option `opponent`, the environment has one agent, in a random seat for
+learns by self-play. With the option `opponent`, the environment has one agent, on a random side for
 each episode. The other players move at random or by a custom function, such as a trained agent.
 """
 
@@ -279,7 +279,7 @@ class AgainstOpponent(BaseTask):
             ValueError: the opponent cannot be loaded, or has another signature.
         """
         self.game = game
-        self.cheap_reset = game.env.id in SHORT_GAMES  # a seat is drawn for each start
+        self.cheap_reset = game.env.id in SHORT_GAMES  # a side is sampled for each start
         self.max_episode_steps = game.max_episode_steps
         team = Team(
             game.agents,
@@ -312,7 +312,7 @@ class AgainstOpponent(BaseTask):
         return self.opponent(key, jax.tree.map(lambda x: x[None], row))[0]
 
     def reset(self, key: Key) -> tuple[Seated, dict[str, Any]]:
-        """Start a game with the agent in a random seat; return (state, obs)."""
+        """Start a game with the agent on a random side; return (state, obs)."""
         game_key, seat_key = jax.random.split(key)
         seat = jax.random.randint(seat_key, (), 0, self.game.size)
         game = without_observation(self.game.env.init(game_key))

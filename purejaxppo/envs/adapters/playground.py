@@ -40,8 +40,8 @@ BROKEN = ("LeapCubeReorient", "PandaRobotiqPushCube")
 Draw = Callable[[jax.Array], dict[str, jax.Array]]
 
 FRESH_FRACTIONS = {"CheetahRun": 1 / 16}
-"""Fraction of the starts that a rollout draws, for tasks whose reset takes 200 simulator steps. All
-starts would cost six times as much as a rollout of 32 such steps."""
+"""Fraction of the starts that a rollout samples, for tasks whose reset takes 200 simulator steps.
+All starts would cost six times as much as a rollout of 32 such steps."""
 
 
 def _registry() -> Any:
@@ -201,8 +201,8 @@ def _randomizer(name: str, env: Any, folder: Path | None) -> Draw:
         )
 
     def draw(key: jax.Array) -> dict[str, jax.Array]:
-        # It returns a batch of models, and marks the drawn arrays by axis 0. Some tasks load their
-        # robot again.
+        # It returns a batch of models, and marks the sampled arrays by axis 0. Some tasks load
+        # their robot again.
         with _playground(folder):
             models, axes = randomize(env.mjx_model, jax.random.key_data(key)[None])
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(axes)[0]]

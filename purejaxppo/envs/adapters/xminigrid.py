@@ -41,10 +41,10 @@ def _odd(name: str, value: Any) -> int:
 
 
 OPTIONS = {
-    "direction": Option(False, "Also observe the direction of the agent."),
-    "pocket": Option(False, "Also observe the object that the agent carries."),
+    "direction": Option(False, "Adds the agent's direction to the observation."),
+    "pocket": Option(False, "Adds the object that the agent carries to the observation."),
     "view_size": Option(None, "Side of the agent's square view in tiles, odd.", parse=_odd),
-    "rules": Option(False, "XLand: also observe the goal and the rules.", tasks=XLAND),
+    "rules": Option(False, "XLand: adds the goal and the rules to the observation.", tasks=XLAND),
     "benchmark": Option(
         None,
         "XLand: pickle file of rulesets. It can run code: use only files that you trust.",
@@ -54,7 +54,7 @@ OPTIONS = {
     ),
     "ruleset": Option(
         None,
-        "XLand: index of the ruleset, from 0. If unset, each episode draws one, and all rulesets "
+        "XLand: index of the ruleset, from 0. If unset, each episode samples one, and all rulesets "
         "become part of the compiled program.",
         kind=int,
         tasks=XLAND,
