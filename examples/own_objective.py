@@ -17,13 +17,13 @@ On the command line; `clip_eps` is still tunable, and a sweep can vary it in one
 import jax.numpy as jnp
 
 SLOPE = 0.3
-"""Slope of the rollback outside of the clip range."""
+"""Magnitude of the negative slope outside of the clip range."""
 
 
 def rollback(log_ratio, advantage, hp):
     """Return the loss of each row, -min(r A, f(r) A), to be minimised.
 
-    f(r) is r from 1 - ε to 1 + ε, and has slope `SLOPE` outside. Wang et al. 2019,
+    f(r) is r from 1 - ε to 1 + ε, and has slope -`SLOPE` outside. Wang et al. 2019,
     https://arxiv.org/abs/1903.07940.
 
     Args:

@@ -1,7 +1,8 @@
 """PPO in one file, for reading: the complete algorithm in plain JAX, on CartPole of gymnax.
 
 With the same parameters, rollout and minibatches it has the advantages, losses and parameters of
-the library. It has no normalisation, other spaces and networks, multiple devices, or run folders.
+the library. It does not support normalisation of observations and rewards, other spaces and
+networks, multiple devices, or run folders.
 
 In Python, in this folder:
 
