@@ -1,8 +1,7 @@
 """PPO in one file, for reading: the complete algorithm in plain JAX, on CartPole of gymnax.
 
 With the same parameters, rollout and minibatches it has the advantages, losses and parameters of
-the library. It does not support normalisation of observations and rewards, other spaces and
-networks, multiple devices, or run folders.
+the library. It does not normalise observations and rewards, and has one device and no run folder.
 
 In Python, in this folder:
 
