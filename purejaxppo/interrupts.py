@@ -1,4 +1,4 @@
-"""Signal handling: the first Ctrl-C, SIGTERM or SIGHUP saves and exits, the second exits at once.
+"""Signal handling: the first Ctrl-C, SIGTERM or SIGHUP saves, the second exits immediately.
 
 A second SIGHUP is ignored, because the shell and the system each send one when a terminal closes. A
 second SIGTERM within a second is ignored, because `timeout` sends one to the process and one to its
@@ -23,7 +23,7 @@ from typing import Any, Self
 SIGNALS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 """Signals to handle. Windows has no SIGHUP."""
 STOPPING = "saving and stopping after this chunk; press Ctrl-C again to exit immediately"
-NOTHING_LOST = "everything saved so far is intact"
+NOTHING_LOST = "everything saved so far is kept"
 FLUSH_SECONDS = 0.5
 REPEAT_SECONDS = 1.0
 """Seconds after a SIGTERM in which another one is ignored."""

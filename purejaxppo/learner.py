@@ -111,8 +111,8 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
     """Return the state of one shard before the first update.
 
     Args:
-        parts: of the training run.
-        key: of the run, the same for all shards.
+        parts: parts of the training run.
+        key: random key of the run, the same for all shards.
         shard_id: index of the shard, int32 [].
     """
     agent_key, shard_key = jax.random.split(key)
@@ -132,13 +132,13 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
 
 
 def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: Array) -> Trained:
-    """Run several PPO iterations.
+    """Run several PPO updates.
 
     Args:
-        parts: of the training run.
-        state: before them.
-        hp: hyperparameters, not scheduled.
-        num_updates: number of iterations, int32 [], traced.
+        parts: parts of the training run.
+        state: training state before the updates.
+        hp: hyperparameters before their schedules are applied.
+        num_updates: number of updates, traced int32 scalar.
 
     Returns:
         (state, sums of the metrics).
@@ -155,12 +155,12 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
 
 
 def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
-    """Run one PPO iteration: collect a rollout, then learn from it.
+    """Run one PPO update: collect a rollout, then learn from it.
 
     Args:
-        parts: of the training run.
-        state: before the iteration.
-        hp: hyperparameters, not scheduled.
+        parts: parts of the training run.
+        state: training state before the update.
+        hp: hyperparameters before their schedules are applied.
 
     Returns:
         (state, metrics).
@@ -177,11 +177,11 @@ def collect(
     """Collect a rollout of T steps of N environments.
 
     Args:
-        parts: of the training run.
-        agent: that acts.
-        state: after the previous rollout.
-        key: consumed.
-        progress: of the run, from 0 to 1, [].
+        parts: parts of the training run.
+        agent: the agent that acts.
+        state: rollout state after the previous rollout.
+        key: random key; the caller must not use it again.
+        progress: progress of the run, 0 to 1, scalar.
     """
     rollout = parts.collect(
         parts.env,
@@ -198,10 +198,10 @@ def begin_rollout(parts: Parts, state: RolloutState, key: Key, progress: Scalar)
     """Return the state before the first step of a rollout.
 
     Args:
-        parts: of the training run.
-        state: after the previous rollout.
-        key: of the rollout.
-        progress: of the run, from 0 to 1, [].
+        parts: parts of the training run.
+        state: rollout state after the previous rollout.
+        key: random key of the rollout.
+        progress: progress of the run, 0 to 1, scalar.
     """
     state = parts.start(state, key, progress)
     env_state = parts.env.begin_rollout(state.env, stream(key, BEGIN_ROLLOUT), progress)
@@ -215,10 +215,10 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
     updated last. Therefore the first probability ratio is exactly 1.
 
     Args:
-        parts: of the training run.
-        state: before the update.
+        parts: parts of the training run.
+        state: training state before the update.
         rollout: T steps of N environments.
-        hp: hyperparameters, not scheduled.
+        hp: hyperparameters before their schedules are applied.
 
     Returns:
         (state, metrics).
@@ -279,9 +279,9 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
     """Scale the rewards of a rollout, if configured (`ppo.normalize_reward`, `ppo.reward_scale`).
 
     Args:
-        parts: of the training run.
-        state: before the update.
-        rollout: with the rewards.
+        parts: parts of the training run.
+        state: training state before the update.
+        rollout: T steps of N environments.
         hp: hyperparameters.
     """
     config, stats = parts.config.ppo, state.reward_stats
@@ -310,12 +310,12 @@ def add_bonus(
     """Add intrinsic rewards, times `intrinsic_coef`, to the rewards of a rollout.
 
     Args:
-        parts: of the training run.
-        state: before the update.
+        parts: parts of the training run.
+        state: training state before the update.
         rollout: T steps of N environments.
         reward: scaled rewards, float [T, N].
         hp: hyperparameters.
-        keys: of the update.
+        keys: random keys of the update.
     """
     rows, intrinsic, returns = rollout.transitions, state.intrinsic, state.bonus_return
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
@@ -339,8 +339,8 @@ def make_batch(
     """Compute values, advantages and targets of a rollout, and divide its rows into units.
 
     Args:
-        parts: of the training run.
-        agent: with the parameters to evaluate and the statistics used to act.
+        parts: parts of the training run.
+        agent: the parameters to evaluate, and the statistics used to act.
         rollout: T steps of N environments.
         reward: scaled rewards with bonuses, float [T, N].
         hp: hyperparameters.
@@ -377,10 +377,10 @@ def track_targets(
     The values of the critic stay the same.
 
     Args:
-        parts: of the training run.
+        parts: parts of the training run.
         params: network parameters.
         stats: statistics of the value targets so far.
-        batch: with value targets.
+        batch: rows with value targets.
     """
     new = parts.critic.track(stats, batch.target, batch.valid, parts.shards.psum, parts.shards.pmax)
     return parts.critic.preserve(params, stats, new), new
@@ -390,9 +390,9 @@ def read_minibatch(parts: Parts, buffer: ObsBuffer, rows: Batch) -> Batch:
     """Return a minibatch with its observations and, if configured, its mirror images.
 
     Args:
-        parts: of the training run.
-        buffer: of the observations of the rollout.
-        rows: of the minibatch, with observations as the storage stores them.
+        parts: parts of the training run.
+        buffer: buffer of the observations of the rollout.
+        rows: rows of the minibatch, with observations as the storage stores them.
     """
     return parts.symmetry.augment(rows._replace(obs=parts.storage.read(buffer, rows.obs)))
 
@@ -403,12 +403,12 @@ def minibatch_loss(
     """Compute the loss of a minibatch and its components, as sums over valid rows.
 
     Args:
-        parts: of the training run.
+        parts: parts of the training run.
         agent: statistics of observations.
         stats: statistics of the value targets.
         hp: hyperparameters.
         params: network parameters.
-        rows: of the minibatch.
+        rows: rows of the minibatch.
 
     Returns:
         (loss [], its components).
@@ -424,12 +424,12 @@ def evaluate_minibatch(
     """Compute log-probabilities, entropies, value losses and penalties of a minibatch.
 
     Args:
-        parts: of the training run.
+        parts: parts of the training run.
         agent: statistics of observations.
         stats: statistics of the value targets.
         hp: hyperparameters.
         params: network parameters.
-        rows: of the minibatch.
+        rows: rows of the minibatch.
     """
     unroll = partial(parts.policy.unroll, agent.replace(params=params))
     forward = partial(parts.layout.evaluate_units, unroll)
@@ -447,7 +447,7 @@ def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> Run
     """Return observation statistics that include the valid rows of a rollout.
 
     Args:
-        parts: of the training run.
+        parts: parts of the training run.
         stats: so far.
         rollout: T steps of N environments.
     """

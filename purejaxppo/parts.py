@@ -59,7 +59,7 @@ def make_parts(
     """Build the parts of a training run, without computing anything.
 
     Args:
-        config: of the run; `num_shards` = 0 means 1 here.
+        config: settings of the run; `num_shards` = 0 means 1 here.
         shards: mapping of shards to devices.
         change: function from the parts of the config to the parts to train with.
 
@@ -168,8 +168,8 @@ def map_over_shards(
     """Map `function`(parts, ...) over all shards and agents, at the run's precision.
 
     Args:
-        parts: of the training run.
-        function: of one shard.
+        parts: parts of the training run.
+        function: function (parts, ...) of one shard.
         in_axes: axes of shards in its arguments.
         out_axes: axes of shards in its result.
         members: axes of agents in its arguments and its result.

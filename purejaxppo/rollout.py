@@ -72,7 +72,7 @@ def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutStat
     Args:
         env: the environments.
         initial_carry: batch shape -> recurrent carry.
-        key: consumed.
+        key: random key; the caller must not use it again.
     """
     state = begin_episodes(env, env.reset(key), initial_carry)
     return state.replace(open=no_decision(env, state)) if env.spec.absent else state
@@ -83,7 +83,7 @@ def no_decision(env: Env, state: RolloutState) -> OpenDecision:
 
     Args:
         env: the environments.
-        state: before the first step.
+        state: rollout state before the first step.
     """
     n = env.spec.num_envs
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
@@ -101,8 +101,8 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
     Args:
         env: the environments.
         act: the policy.
-        state: before the step.
-        key: of the step; or keys [G], if `act` and `env` consist of G groups of rows.
+        state: rollout state before the step.
+        key: random key of the step; or keys [G], if `act` and `env` consist of G groups of rows.
 
     Returns:
         (state after the step, row of the step).
@@ -136,10 +136,10 @@ def collect(
     Args:
         env: the environments.
         act: the policy.
-        state: before the rollout, after `Env.begin_rollout`.
-        key: consumed.
+        state: rollout state, with the environments' state from `Env.begin_rollout`.
+        key: random key; the caller must not use it again.
         length: T.
-        storage: of observations.
+        storage: which observations are stored, and how.
 
     Returns:
         Transitions [T, N], the state after them, and sums over the episodes that ended.
@@ -166,7 +166,7 @@ def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition
     Args:
         before: state before the step.
         obs: its observations, as the storage returned them.
-        row: of the step.
+        row: actions and their outcome.
     """
     choice, out = row.choice, row.out
     return Transition(
@@ -184,7 +184,7 @@ def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition
 
 
 def ended(row: StepRow) -> Episodes:
-    """Return sums over the episodes that ended with a step."""
+    """Return number, summed return and summed length of the episodes that ended at this step."""
     done = row.out.ends
     return Episodes(
         count=jnp.sum(done, dtype=jnp.int32),

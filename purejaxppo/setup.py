@@ -60,7 +60,7 @@ def resolve(
     """Derive a setup from a config, without starting JAX.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         members: config of each agent, if they differ in more than seeds.
         change: function from the config's parts to the parts to train with.
 
@@ -87,8 +87,8 @@ def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:
     """Divide the agents and shards of a run over devices, the same number per process.
 
     Args:
-        setup: of the run.
-        devices: of all processes.
+        setup: setup of the run.
+        devices: devices of all processes.
 
     Raises:
         ValueError: see `resolve_shards`, or the shards cannot be divided among the processes.
@@ -103,10 +103,10 @@ def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:
 
 
 def check_vmappable(config: Config, num_members: int = 2) -> None:
-    """Check that the settings support several agents in one program.
+    """Check that the settings support several seeds or trials in one program.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the settings do not support them.
     """
     if config.asynchronous and num_members > 1:
         raise ValueError(
@@ -130,9 +130,9 @@ def resolve_shards(
     Several seeds are divided over devices first. Shards use the remaining devices.
 
     Args:
-        config: of the run.
-        num_devices: of all processes.
-        platform: of these devices.
+        config: settings of the run.
+        num_devices: number of devices of all processes.
+        platform: platform of these devices, such as cpu.
         on_host: True if the simulator runs on the host.
 
     Raises:

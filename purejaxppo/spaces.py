@@ -81,7 +81,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Dict:
-    """Named parts in a fixed order."""
+    """A space of named subspaces, in a fixed order."""
 
     spaces: tuple[tuple[str, "Space"], ...]
 
@@ -91,7 +91,7 @@ class Dict:
         return cls(tuple(sorted(spaces.items())))
 
     def __getitem__(self, name: str) -> "Space":
-        """Return the part with this name; raise KeyError if it does not exist."""
+        """Return the subspace with this name; raise KeyError if it does not exist."""
         return dict(self.spaces)[name]
 
 
@@ -115,7 +115,7 @@ def network_input(space: Space, *, normalize_obs: bool = True, by_dtype: bool = 
     vectors. The action mask is not changed.
 
     Args:
-        space: of the environment's observations.
+        space: space of the environment's observations.
         normalize_obs: `ppo.normalize_obs`.
         by_dtype: use the rule of version 0.2: only floats are normalised, and all uint8 are bytes.
     """
@@ -139,7 +139,7 @@ class Leaf(NamedTuple):
 
 
 def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """Yield the arrays of an element of a space, in order."""
+    """Yield the path, shape and dtype of each array in an element of `space`, in order."""
     if isinstance(space, Dict):
         for name, part in space.spaces:
             yield from leaves(part, (*path, name))
@@ -180,7 +180,7 @@ def diverged_value(reward: np.ndarray, obs: Iterable[NamedArray]) -> str:
     """Return the first diverged value of a step, such as observation[2] = 1.9e12; "" if none.
 
     Args:
-        reward: of one environment, [].
+        reward: reward of one environment, scalar.
         obs: parts of its observation.
     """
     for path, array in [(("reward",), reward), *obs]:

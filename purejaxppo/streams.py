@@ -34,7 +34,7 @@ VARIATION = 0x76617279
 """Parameters of a randomised episode, from its reset's key. The reset itself uses the same
 random numbers as without them."""
 CUSTOM_VARIATION = 0x76617230
-"""Parameters that a task's own function draws for an episode, from its reset's key."""
+"""Parameters that a task's custom function samples for an episode, from its reset's key."""
 
 STAGGER = 0x73746167
 """Elapsed part of the time limit at the start of first episodes, from the first states' key."""
@@ -44,7 +44,7 @@ def stream(key: Key, name: int) -> Key:
     """Return the key of a named stream, of one key or of each of several keys [G]."""
     typed = jnp.issubdtype(
         key.dtype, jax.dtypes.prng_key
-    )  # untyped keys have an axis of their words
+    )  # untyped keys have an axis of uint32 numbers
     fold_in = jax.random.fold_in
     return jax.vmap(fold_in, (0, None))(key, name) if typed and key.ndim else fold_in(key, name)
 

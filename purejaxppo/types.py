@@ -228,7 +228,7 @@ class TrainState(struct.PyTreeNode):
         not_inherited="environments continue",
         not_taught="a student has no intrinsic reward",
     )
-    update: jax.Array = state_field(  # [] int32: PPO iterations done
+    update: jax.Array = state_field(  # [] int32: PPO updates done
         not_inherited="all agents have the same value", not_taught="the run starts at 0"
     )
     rollout: RolloutState = state_field(
@@ -249,7 +249,10 @@ def state_axes(kind: Any = TrainState) -> Any:
 
 
 class Losses(NamedTuple):
-    """Losses and metrics of a gradient step. Fields up to `clipfrac` are means over valid rows."""
+    """Losses and metrics of a gradient step.
+
+    `policy_loss`, `value_loss`, `entropy`, `approx_kl` and `clipfrac` are means over valid rows.
+    """
 
     policy_loss: jax.Array  # []
     value_loss: jax.Array  # []

@@ -87,7 +87,7 @@ def of_rollout(
     """Compute `gae` for the rows of a rollout.
 
     Args:
-        rows: of the rollout, [T, N].
+        rows: rows of the rollout, [T, N].
         reward: float [T, N], scaled and with bonuses.
         out: values of the rows and after them.
         hp: hyperparameters.
@@ -114,7 +114,7 @@ def off_policy(distribution: Distribution) -> Advantages:
     """Return an estimator of V-trace under the policy that made the predictions; see `gae`.
 
     Args:
-        distribution: of the policy's actions.
+        distribution: distribution of the policy's actions.
     """
 
     def advantages(rows: Transition, reward: Array, out: Predictions, hp: Hyperparams) -> Estimates:

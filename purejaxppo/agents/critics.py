@@ -177,7 +177,7 @@ def change_head(
     changed.
 
     Args:
-        params: of the agent.
+        params: the agent's parameters.
         kernel: old kernel [F, K] -> new kernel [F, K].
         bias: old bias [K] -> new bias [K].
     """
@@ -309,7 +309,7 @@ def clip_to_targets(value: Array, stats: ValueStats) -> Array:
 
     Args:
         value: float [...].
-        stats: of the targets.
+        stats: statistics of the targets.
     """
     return jnp.where(stats.low <= stats.high, jnp.clip(value, stats.low, stats.high), value)
 

@@ -30,7 +30,7 @@ def hold(absent: Array | None, old: T, new: T) -> T:
     """Return `old` where an agent was absent, `new` elsewhere.
 
     Args:
-        absent: bool [N]; None: no agent is absent.
+        absent: bool [N], true where no agent acts at this step; None: no agent is absent.
         old: arrays [N, ...].
         new: arrays [N, ...].
     """
@@ -45,10 +45,11 @@ def starts_episode(
     """Return True where an observation is the first of an episode, bool [N].
 
     Args:
-        valid: of the step that returned the observation, bool [N].
-        diverged: of that step, bool [N].
+        valid: `EnvStep.valid` of the step that returned the observation, bool [N].
+        diverged: `EnvStep.diverged` of that step, bool [N].
         absent: the agent was absent before that step, bool [N]; None: no agent is absent.
-        at_once: that step ended an episode and started the next one, bool [N]; None: never.
+        at_once: bool [N], true where that step ended an episode and started the next one; None:
+            never.
     """
     first = ~valid if absent is None else ~(valid | (absent & ~diverged))
     return first if at_once is None else first | at_once
@@ -78,7 +79,7 @@ def has_next_obs(rows: Transition) -> Array:
     Where `at_once` is True, the next observation is the first one of the next episode.
 
     Args:
-        rows: of a rollout, [T, N].
+        rows: rows of a rollout, [T, N].
     """
     return rows.valid if rows.at_once is None else rows.valid & ~rows.at_once
 
@@ -89,10 +90,10 @@ def latest_decision(
     """Return the latest decision of each agent after a step; None if no agent is ever absent.
 
     Args:
-        state: before the step.
+        state: rollout state before the step.
         choice: actions of the policy.
-        valid: of the step, bool [N].
-        reward: of the step, float [N].
+        valid: `EnvStep.valid` of the step, bool [N].
+        reward: rewards of the step, float [N].
     """
     if state.open is None:
         return None

@@ -46,10 +46,10 @@ def summarise(
     """Return the metrics of one update, over all shards.
 
     Args:
-        agent: after the update.
-        rollout: that the agent learned from.
-        batch: with advantages and targets.
-        losses: of the gradient steps.
+        agent: the agent after the update.
+        rollout: the rollout that the agent learned from.
+        batch: the rollout's rows, with advantages and targets.
+        losses: mean losses of the gradient steps.
         psum: sum over shards.
     """
     steps = jnp.sum(rollout.transitions.valid, dtype=jnp.int32)
@@ -83,8 +83,8 @@ def mean_of_targets(
     """Return the means over valid value targets of all shards, [] each, by name.
 
     Args:
-        functions: by name, targets [B] -> [B].
-        batch: with value targets.
+        functions: functions from targets [B] to numbers [B], by name.
+        batch: rows with value targets.
         psum: sum over shards.
     """
     if not functions:
@@ -105,7 +105,7 @@ def explained_variance(
 
     Args:
         rows: targets and errors, float [2, *B] of this shard.
-        mean: of each over all shards, float [2].
+        mean: means of targets and errors over all shards, float [2].
         valid: bool [*B].
         count: number of valid rows of all shards.
         psum: sum over shards.

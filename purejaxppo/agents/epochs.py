@@ -32,8 +32,8 @@ def scan(
 
     Args:
         step: (state, row) -> (state, losses, floats of any shape).
-        state: before the first step.
-        rows: of all steps.
+        state: state before the first step.
+        rows: rows of all steps.
     """
     if not platforms.is_accelerated():
         return jax.lax.scan(step, state, rows)

@@ -130,7 +130,7 @@ def normalize(stats: RunningStats, x: Tree, clip: float) -> Tree:
     """Return (x - mean) / sqrt(variance + EPSILON), clipped to ±clip.
 
     Args:
-        stats: of the rows.
+        stats: statistics of the rows.
         x: pytree of arrays [*B, ...].
         clip: largest magnitude of a normalised value.
     """
@@ -209,9 +209,9 @@ def scale_rewards(
     previous episode may be unfinished (`ppo.reset_each_rollout`).
 
     Args:
-        stats: of discounted returns so far.
+        stats: statistics of discounted returns so far.
         carried: discounted return before the rollout, float [N].
-        rows: of the rollout, [T, N].
+        rows: rows of the rollout, [T, N].
         gamma: discount.
         clip: largest magnitude of a scaled reward.
         psum: sum over shards.

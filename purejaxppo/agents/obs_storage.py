@@ -47,7 +47,7 @@ class FullObs:
         """Store one row.
 
         Args:
-            buffer: with the rows so far.
+            buffer: buffer with the rows so far.
             obs: observations [N, ...].
             start: True where an observation is the first of an episode, bool [N].
             env_state: state of the environments that returned the observations.
@@ -70,7 +70,7 @@ class FullObs:
 
         Args:
             function: (observations [t, N, ...], *others [t, N, ...]) -> arrays [t, N, ...].
-            buffer: with the rows.
+            buffer: buffer with the rows.
             rows: stored rows [T, N].
             others: arrays [T, N, ...].
 
@@ -95,7 +95,7 @@ class FullObs:
 
         Args:
             function: (observations [*B, ...], *others [*B, ...]) -> sums over its rows.
-            buffer: with the rows.
+            buffer: buffer with the rows.
             rows: stored rows [T, N].
             others: arrays [T, N, ...].
         """
@@ -216,7 +216,7 @@ def make(space: Space, starts: StartsOf | None) -> ObsStorage:
     Windows whose starts are unknown are stored in full.
 
     Args:
-        space: of an observation.
+        space: space of one observation.
         starts: see `WindowedObs`; None if starts are not known before a rollout.
     """
     if isinstance(space, Box) and space.slide and starts is not None:

@@ -68,7 +68,7 @@ class OptimizerUpdate(Protocol):
 
         Args:
             gradient: [P].
-            state: before the step.
+            state: optimiser state before the step.
             params: all parameters [P].
             kl: KL divergence from the policy that acted, before the step, [].
             first: True for the first gradient step on a rollout, bool [].
@@ -92,7 +92,7 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
     """Return the optimiser of the config, with its weight decay and adaptive rate.
 
     Args:
-        config: of the algorithm.
+        config: settings of the algorithm.
         params: parameter tree, for its shapes.
 
     Raises:
@@ -178,7 +178,7 @@ def on_tree(
     """Convert a transformation of trees to one of vectors [P].
 
     Args:
-        transform: of trees.
+        transform: a transformation of trees.
         unravel: vector [P] -> tree.
     """
 

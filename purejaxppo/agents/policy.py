@@ -18,7 +18,7 @@ from purejaxppo.types import AgentState, EnvSpaces, Outputs, PolicyStep, Running
 
 
 def at_matmul_precision(method: F) -> F:
-    """Trace a method with the matrix product precision of its object, `config.matmul_precision`.
+    """Trace a method under `self.config.matmul_precision`.
 
     A product and its gradient keep the precision with which they were traced. The config sets it,
     instead of the backend's default: TF32 on NVIDIA GPUs, bfloat16 on TPUs.
@@ -36,8 +36,8 @@ class Policy:
     """A network, a distribution over actions, and the normalisation of observations.
 
     Args:
-        config: of the run.
-        spec: of the environment, or any object with its `observation` and `action` spaces.
+        config: settings of the run.
+        spec: an environment's `EnvSpec`, or any object with `observation` and `action` spaces.
 
     Raises:
         ValueError: the network does not support the observations, or the distribution does not
@@ -89,7 +89,7 @@ class Policy:
         """Normalise the vectors of an observation with the running statistics, if configured.
 
         Args:
-            stats: of the arrays that `normalizable` returns.
+            stats: statistics of the arrays that `normalizable` returns.
             obs: observations [..., *shape].
         """
         if not self.config.ppo.normalize_obs:
@@ -145,7 +145,7 @@ class Policy:
         Args:
             carry: recurrent carry after the step [N, ...].
             params: distribution parameters [N, P].
-            action: as the policy stores it [N, ...].
+            action: actions as the policy stores them [N, ...].
         """
         log_prob = self.distribution.log_prob(params, action)
         return PolicyStep(carry, action, log_prob, self.distribution.to_env(action))
@@ -156,7 +156,7 @@ class Policy:
 
         Args:
             agent: parameters and statistics.
-            key: consumed.
+            key: random key; the caller must not use it again.
             carry: recurrent carry [N, ...].
             obs: observations [N, ...], not normalised.
             start: True where an observation is the first of an episode, bool [N].
@@ -172,7 +172,7 @@ class Policy:
 
         Args:
             agent: parameters and statistics.
-            keys: consumed, [G].
+            keys: random keys [G]; the caller must not use them again.
             carry: recurrent carry [N, ...].
             obs: observations [N, ...], not normalised.
             start: True where an observation is the first of an episode, bool [N].
@@ -196,6 +196,6 @@ class Policy:
     def mode(
         self, agent: AgentState, carry: Carry, obs: Obs, start: Array
     ) -> tuple[Carry, EnvAction]:
-        """Return (carry, mode of the distribution as environment actions), without log_prob."""
+        """Return the recurrent state and the most likely actions, in the environment's units."""
         carry, params, *_ = self.apply(agent, carry, obs, start)
         return carry, self.distribution.to_env(self.distribution.mode(params))

@@ -55,7 +55,7 @@ def ppo_loss(
     Sums, not means: `mean_gradient` adds them over shards and divides by the number of rows.
 
     Args:
-        outputs: of the current parameters for the rows.
+        outputs: outputs for the rows with the current parameters.
         batch: the rows, [B, (L)].
         hp: hyperparameters.
         objective: policy loss.
@@ -106,7 +106,7 @@ def mean_gradient(
     Args:
         loss: (flat, rows) -> (sum over valid rows, sums of its components).
         flat: all parameters [P].
-        rows: of one minibatch.
+        rows: rows of one minibatch.
         psum: sum over shards; called once.
 
     Returns:
@@ -143,7 +143,7 @@ def recompute_advantages(estimate: Estimate, params: Params, batch: Batch) -> Ba
     Args:
         estimate: parameters -> batch with their advantages and targets.
         params: current parameters.
-        batch: of the previous epoch.
+        batch: batch of the previous epoch.
 
     Reference: Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, appendix B.1.
     """
@@ -197,7 +197,7 @@ def gradient_step(
         optimizer: over the flat parameters.
         hp: hyperparameters, scheduled.
         batch: all units of the rollout, time-major.
-        state: before the step.
+        state: parameters and optimiser state before the step.
         minibatch: (indices of its units, their advantages) [B].
 
     Returns:
@@ -245,11 +245,11 @@ def update_epochs(
     Args:
         update: functions of the update.
         params: network parameters.
-        opt_state: of `optimizers.make`, over the flat parameters.
+        opt_state: state of the optimiser of `optimizers.make`, over the flat parameters.
         batch: all units of the rollout, time-major.
         hp: hyperparameters, scheduled.
-        key: consumed.
-        config: of the algorithm.
+        key: random key; the caller must not use it again.
+        config: settings of the algorithm.
         num_envs: N of this shard.
 
     Returns:
@@ -292,7 +292,7 @@ def mean_losses(step_losses: Losses, num_minibatches: int) -> Losses:
     """Return the means of losses over the gradient steps taken.
 
     Args:
-        step_losses: of all steps, [E, M].
+        step_losses: losses of all steps, [E, M].
         num_minibatches: M.
     """
     taken, skipped = jnp.sum(step_losses.epochs), jnp.sum(step_losses.skipped)

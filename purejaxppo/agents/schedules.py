@@ -42,7 +42,7 @@ def exponential(progress: Array) -> Array:
 
 
 def step(progress: Array) -> Array:
-    """Return 1, then 0.1 from half of the run, then 0.01 from three quarters."""
+    """Return the factor at `progress`: 1 in the first half, 0.1 until three quarters, then 0.01."""
     return jnp.where(progress < 0.5, 1.0, jnp.where(progress < 0.75, 0.1, 0.01))
 
 
@@ -59,15 +59,15 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
 def factor(
     name: str | CodeRef, progress: Scalar, warmup: float = 0.0, stride: Scalar = 0.0
 ) -> Array:
-    """Return the factor of a value at some progress.
+    """Return the factor by which a value is multiplied at some progress of the run.
 
     The schedule is multiplied by a warm-up factor that grows linearly to 1 over the first part
     `warmup` of the run. The k-th update (from 1) counts as k strides, so the factor of the first
     update is not 0.
 
     Args:
-        name: of the schedule, or a reference to a custom one.
-        progress: from 0 to 1.
+        name: name of the schedule, or a reference to a custom one.
+        progress: progress of the run, 0 to 1.
         warmup: part of the run, 0 to 1.
         stride: length of one update, as part of the run.
     """
@@ -86,7 +86,7 @@ def hyperparams_of(config: PPOConfig, num_updates: int) -> Hyperparams:
     """Return the tunable floats of a config as arrays, [] each.
 
     Args:
-        config: of the algorithm.
+        config: settings of the algorithm.
         num_updates: total number of updates of the run.
     """
     values = {name: getattr(config, name) for name in Hyperparams._fields[:-1]}
@@ -113,7 +113,7 @@ def scheduled(hp: Hyperparams, config: PPOConfig, update: Array) -> Hyperparams:
     """Return the hyperparameters of an update: each one multiplied by its schedule.
 
     Args:
-        hp: hyperparameters.
+        hp: hyperparameters before their schedules are applied.
         config: names of the schedules.
         update: index of the update, int32 [].
     """

@@ -38,8 +38,8 @@ class SingleSteps:
 
         Args:
             unroll: the network.
-            rollout: of T steps.
-            storage: of its observations.
+            rollout: rollout of T steps.
+            storage: storage of its observations.
         """
 
         def function(obs: Obs, start: Array) -> tuple[Array, Array]:
@@ -50,7 +50,7 @@ class SingleSteps:
         return RolloutOutputs((), rollout.carry, *outputs)
 
     def split(self, rows: T) -> T:
-        """Reshape a tree of arrays [T, N, ...] to units [B, ...]."""
+        """Reshape arrays [T, N, ...] to [B, ...], one entry per unit. A unit is a single step."""
         return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
     def evaluate_units(
@@ -60,7 +60,7 @@ class SingleSteps:
 
         Args:
             unroll: the network.
-            carry: before each unit, ().
+            carry: (), since these networks have no carry.
             obs: observations [B, ...].
             start: True where an observation is the first of an episode, bool [B].
             absent: ignored, since these networks have no carry.
@@ -103,7 +103,10 @@ class Sequences:
         return RolloutOutputs(carries, after, dist_params, critic)
 
     def split(self, rows: T) -> T:
-        """Reshape arrays [T, N, ...] to units [B, L, ...]: N units per interval of L steps."""
+        """Reshape arrays [T, N, ...] to [B, L, ...], one entry per unit.
+
+        A unit is a sequence of L steps. Each interval of L steps has N units.
+        """
 
         def split(x: Array) -> Array:
             sequences = x.reshape((-1, self.length, *x.shape[1:])).swapaxes(1, 2)
@@ -118,7 +121,7 @@ class Sequences:
 
         Args:
             unroll: the network.
-            carry: before each unit [B, ...].
+            carry: recurrent carry before each unit [B, ...].
             obs: observations [B, L, ...].
             start: True where an observation is the first of an episode, bool [B, L].
             absent: True where the carry does not change, bool [B, L]; None: nowhere.
@@ -144,8 +147,8 @@ def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -
     whole environments are shuffled.
 
     Args:
-        key: consumed.
-        config: of the algorithm.
+        key: random key; the caller must not use it again.
+        config: settings of the algorithm.
         length: number of units per environment, T.
         num_envs: N.
     """

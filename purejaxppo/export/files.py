@@ -267,7 +267,7 @@ def onnx_player(program: Program, session_run: Callable) -> Play:
 
 
 class Difference(NamedTuple):
-    """Difference of an array of the action between a file and its agent."""
+    """Difference between the actions of an exported file and of its agent, for one array."""
 
     largest: float
     scale: float

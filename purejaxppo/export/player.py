@@ -76,7 +76,7 @@ class Policy:
     """
 
     def __init__(self, program: Program) -> None:
-        """Prepare the equations."""
+        """Prepare the program's jaxpr equations for execution with NumPy."""
         self.program = program
         self.metadata = program.metadata
         self._ports = {port.name: port for port in program.inputs}

@@ -168,7 +168,7 @@ def _gather(eqn: Eqn) -> Callable | None:
 
 
 def _filler(value: Any, dtype: Any) -> Any:
-    """Return the value for elements outside an array's bounds."""
+    """Return the value of an out-of-bounds read."""
     if value is not None:
         return value
     if jnp.issubdtype(dtype, jnp.floating):

@@ -46,7 +46,7 @@ def has_started() -> bool:
 def start_with_threads() -> None:
     """Start JAX with enough threads for LAPACK on all CPU devices, unless NPROC is set.
 
-    Child processes do not inherit NPROC. This has no effect if JAX has started already.
+    NPROC is set while JAX starts, then removed. This has no effect if JAX has started already.
 
     Raises:
         RuntimeError, AssertionError: JAX does not find the devices of JAX_PLATFORMS.

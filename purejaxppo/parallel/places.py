@@ -1,7 +1,7 @@
 """Rank, devices and coordinator of a process in multi-process training, from mpirun, srun or flags.
 
 JAX's detection of launchers is not used. It does not support Open MPI 5, and gives each process one
-device even if it is alone on a node with several GPUs.
+device even if it is the only one on a node with several GPUs.
 """
 
 import os
@@ -42,6 +42,7 @@ class Place:
 
 
 ALONE = Place()
+"""Place of a process that trains without others (single-process training)."""
 
 
 def place_of(
@@ -51,12 +52,12 @@ def place_of(
     process_id: int,
     devices: int = 0,
 ) -> Place:
-    """Return the place given by a launcher's variables and the command line's flags.
+    """Return rank and coordinator of this process, from a launcher's variables or from flags.
 
     Args:
         environ: environment variables.
         coordinator: --coordinator, empty if not given.
-        num_processes: --num_processes, 0 if not given; 1 trains alone under any launcher.
+        num_processes: --num_processes, 0 if not given; 1 trains in one process under any launcher.
         process_id: --process_id, -1 if not given.
         devices: --devices of each process, 0 if not given.
 
@@ -74,7 +75,7 @@ def place_of(
         address(coordinator)
     place = launched(environ, devices)
     if place == ALONE:
-        return _started_by_hand(coordinator, num_processes, process_id, devices)
+        return _started_manually(coordinator, num_processes, process_id, devices)
     if num_processes not in (0, place.count) or process_id not in (-1, place.index):
         raise ValueError(
             f"--num_processes and --process_id are for processes started manually. The launcher "
@@ -90,7 +91,7 @@ def place_of(
 
 
 def launched(environ: Mapping[str, str], devices: int = 0) -> Place:
-    """Return the place assigned by mpirun (Open MPI) or srun (SLURM), else ALONE.
+    """Return the rank assigned by mpirun (Open MPI) or srun (SLURM), else ALONE.
 
     Args:
         environ: environment variables.
@@ -127,7 +128,7 @@ def _number(environ: Mapping[str, str], name: str, missing: int | None = None) -
 
 
 def _by_open_mpi(environ: Mapping[str, str], devices: int) -> Place:
-    """Return the place of a process of mpirun. Open MPI 5 does not set other hosts' addresses."""
+    """Return the rank of a process of mpirun. Open MPI 5 does not set other hosts' addresses."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     index, count, local_index, local_count = (
         _number(environ, f"OMPI_COMM_WORLD_{name}") for name in names
@@ -144,7 +145,7 @@ def _by_open_mpi(environ: Mapping[str, str], devices: int) -> Place:
 
 
 def _by_slurm(environ: Mapping[str, str], tasks: int, devices: int) -> Place:
-    """Return the place of a process of srun with `tasks` processes."""
+    """Return the rank of a process of srun with `tasks` processes."""
     job, step, node = (_number(environ, f"SLURM_{x}", 0) for x in ("JOB_ID", "STEP_ID", "NODEID"))
     nodes = environ["SLURM_STEP_NODELIST"]
     per_node = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
@@ -203,8 +204,8 @@ def task_counts(text: str) -> list[int]:
     return [int(count) for count, nodes in parts for _ in range(int(nodes or 1))]
 
 
-def _started_by_hand(coordinator: str, num_processes: int, process_id: int, devices: int) -> Place:
-    """Return the place given by the three flags; ALONE without flags."""
+def _started_manually(coordinator: str, num_processes: int, process_id: int, devices: int) -> Place:
+    """Return rank, number of processes and coordinator from the flags; ALONE without flags."""
     is_set = [coordinator != "", num_processes > 0, process_id >= 0]
     if not any(is_set):
         return ALONE
@@ -241,7 +242,7 @@ def start(place: Place, seconds: float) -> None:
     """Start JAX's distributed runtime. Call this before the first use of JAX's devices.
 
     Args:
-        place: place of this process.
+        place: rank, number of processes and coordinator of this process.
         seconds: time to wait for the other processes.
 
     Raises:

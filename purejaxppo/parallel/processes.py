@@ -174,8 +174,11 @@ def interrupted(interrupt: Interrupt) -> bool:
     return bool(number)
 
 
-def is_loss(error: Exception) -> bool:
-    """Return True for a failure of communication between processes, which has no type in JAX."""
+def is_communication_failure(error: Exception) -> bool:
+    """Return True if the error is a failed communication between processes.
+
+    JAX has no exception type for it.
+    """
     cause: BaseException | None = error
     while cause is not None:
         runtime = isinstance(cause, jax.errors.JaxRuntimeError)

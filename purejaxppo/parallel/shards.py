@@ -144,10 +144,10 @@ class Shards:
         return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members > 1 else x
 
     def in_turn(self, function: Callable[..., T]) -> Callable[..., T]:
-        """Return a function that members compute one after another on a CPU.
+        """Return a function that agents compute one after another on a CPU.
 
         The arrays of one agent's minibatch fit into a core's cache, those of all do not. With
-        communication between shards, and on accelerators, members still compute together.
+        communication between shards, and on accelerators, agents still compute together.
         """
         is_joint = self.num_members < 2 or self.axes or platforms.is_accelerated()
         return function if is_joint else sequential_vmap(function)
@@ -159,7 +159,7 @@ class Shards:
         out_axes: Axes,
         members: tuple[Axes, Axes] = (0, 0),
     ) -> Callable[..., T]:
-        """Return a function that runs `function` on every shard of every member.
+        """Return a function that runs `function` on every shard of every agent.
 
         Args:
             function: function of one shard of one member.

@@ -119,7 +119,7 @@ def end_process(run: Training, failure: BaseException) -> None:
         return
     elif isinstance(failure, SimulatorError | Stopped):
         code = fail(f"process {jax.process_index()}: {failure}")
-    elif processes.is_loss(failure):
+    elif processes.is_communication_failure(failure):
         code = fail(lost_process(run, failure))
     elif isinstance(failure, ValueError | OSError):
         code = fail(f"process {jax.process_index()}: {failure}")

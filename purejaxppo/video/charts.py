@@ -71,7 +71,7 @@ def _rule(canvas: Canvas, corner: tuple, shape: tuple, cell: int) -> None:
 
 
 def _colours(images: np.ndarray):
-    """Return a function from one image to uint8 [H, W, 3]."""
+    """Choose colours for images of this kind; return a function that converts one image to RGB."""
     if images.ndim == 4 and images.dtype != np.uint8:
         return _planes
     if images.ndim == 4:
@@ -110,7 +110,7 @@ def numbers(table: dict[str, np.ndarray], *, height: int, width: int) -> Iterato
 
 
 def _strips(names: list[str], values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """Draw one line per number, up to the current step."""
+    """Draw each number as a curve over time, up to the current step."""
     count, left, right = len(names), 110, width - 70
     tall = (height - TOP - 10) / count
     low, high = values.min(axis=0), values.max(axis=0)

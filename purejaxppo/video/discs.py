@@ -36,7 +36,7 @@ def smax(env: Any, state: Any) -> Scene:
 
 
 def mpe(env: Any, state: Any) -> Scene:
-    """Show landmarks, and adversaries and other agents on top."""
+    """Show the landmarks, then the agents over them, adversaries in another colour."""
     colours = [ORANGE if agent.startswith(ADVERSARIES) else BLUE for agent in env.agents]
     colours += [MUTED] * env.num_landmarks
     return Scene(np.asarray(state.p_pos)[::-1], np.asarray(env.rad)[::-1], colours[::-1])
@@ -75,8 +75,8 @@ def frames(
         name: smax, mpe or jaxnav of JaxMARL, or particles.
         env: JaxMARL's environment, or the task.
         states: its states.
-        height: of a frame, in pixels.
-        width: of a frame, in pixels.
+        height: height of a frame, in pixels.
+        width: width of a frame, in pixels.
     """
     scene = {"smax": smax, "mpe": mpe, "jaxnav": jaxnav, "particles": particles}[name]
     scenes = [scene(env, state) for state in states]

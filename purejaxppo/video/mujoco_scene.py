@@ -24,8 +24,8 @@ def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterato
     Args:
         model: a MuJoCo model.
         states: poses, (qpos [nq], mocap_pos [nmocap, 3] or None, mocap_quat [nmocap, 4] or None).
-        height: of a frame, in pixels.
-        width: of a frame, in pixels.
+        height: height of a frame, in pixels.
+        width: width of a frame, in pixels.
 
     Raises:
         ValueError: OpenGL is missing, or its driver fails.

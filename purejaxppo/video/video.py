@@ -64,7 +64,7 @@ def record(
     Args:
         task: one environment, as `envs.registry.make_task` returns it.
         states: its states, one per step.
-        path: of the file. The suffix selects the format.
+        path: path of the file. The suffix selects the format.
         title: text above the frames.
         rewards: one per step, to show the return so far. Empty: not shown.
 
@@ -139,7 +139,7 @@ def _progress(step: int, returns: np.ndarray | None) -> str:
 
 
 def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
-    """Write two texts into the upper corners, readable on any background."""
+    """Write two strings into the upper corners, readable on any background."""
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(frame[:CAPTION])

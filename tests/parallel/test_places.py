@@ -181,7 +181,7 @@ def test_processes_on_one_host_share_its_cores(own, machine, share, monkeypatch)
 
 
 @toy
-def test_processes_started_by_hand_share_cores_only_at_a_loopback_address(monkeypatch):
+def test_processes_started_manually_share_cores_only_at_a_loopback_address(monkeypatch):
     monkeypatch.setattr(places, "cpu_cores", lambda: 8)
     assert places.place_of({}, "localhost:9", 4, 1) == Place(
         1, 4, "localhost:9", local_index=1, local_count=4, cores=2, gpus=(1,)

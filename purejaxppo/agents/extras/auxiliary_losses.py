@@ -83,7 +83,7 @@ class AuxiliaryLosses(NamedTuple):
     rows: tuple[str, ...]
     """Names of the optional rows they use."""
     losses: Callable[[Params, Outputs, Batch, RunningStats], dict[str, Array]]
-    """(agent's params, outputs, batch, observation statistics) -> losses [B, (L)] by name."""
+    """(params, outputs, batch, observation statistics) -> losses by name; see `evaluate`."""
     init: Callable[[Key], Params]
     """key -> parameters, to be added to those of the network; {} without any."""
     metric_names: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ def example(
 
 
 def rows_of(arrays: Mapping[str, Any], entry: AuxiliaryLoss) -> dict[str, Any]:
-    """Return the rows that an auxiliary loss gets."""
+    """Select the arrays listed in `entry.rows`, and those that are always available."""
     return {name: arrays[name] for name in (*COMMON_ROWS, *entry.rows)}
 
 
@@ -240,13 +240,15 @@ def evaluate(
     batch: Batch,
     normalize: Callable[[Obs], Obs],
 ) -> dict[str, Array]:
-    """Return each auxiliary loss of a minibatch, [B, (L)], by name.
+    """Return each auxiliary loss of a minibatch by name: [B], or [B, L] for recurrent policies.
+
+    L is flattened into B before the losses are called.
 
     Args:
         entries: the auxiliary losses.
-        params: of the agent.
-        outputs: of the network.
-        batch: rows [B, (L)]; the steps of sequences are passed on as separate rows.
+        params: the agent's parameters.
+        outputs: outputs of the network.
+        batch: rows [B], or [B, L] for recurrent policies.
         normalize: observations -> normalised observations.
     """
     shape = batch.valid.shape

@@ -92,16 +92,18 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
 
 
 def make_mirror(config: Config, observation: Space, action: Space, dist: Distribution) -> Mirror:
-    """Return the mirror of the config.
+    """Return the function that mirrors observations and actions.
+
+    It uses the index lists `env.mirror_obs` and `env.mirror_action`.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         observation: space of one environment's observation.
         action: space of its action.
         dist: distribution over actions.
 
     Raises:
-        ValueError: spaces that are not single vectors, or lists that do not fit them.
+        ValueError: the lists do not match the spaces, or symmetry does not support them.
     """
     env = config.env
     if not isinstance(observation, Box) or len(observation.shape) != 1:
@@ -189,11 +191,11 @@ def no_penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams
 
 
 def make(config: Config, spec: EnvSpaces, dist: Distribution) -> Symmetry:
-    """Return the use of a mirror that the config selects.
+    """Return how the config uses the mirror: not at all, for data augmentation or for a penalty.
 
     Args:
-        config: of the run.
-        spec: of the environments.
+        config: settings of the run.
+        spec: spaces of the environments.
         dist: distribution over actions.
 
     Raises:

@@ -30,10 +30,10 @@ def forbid(
     """Give forbidden actions the logit `impossible`; return the parameters [..., P].
 
     Args:
-        params: of `for_space(space)`, float [..., P].
+        params: parameters of `for_space(space)`, float [..., P].
         mask: [..., L], nonzero where an action is allowed, in the order of the logits. For a `Dict`
             action space, alternatively a dict of the masks of its discrete parts.
-        space: of the actions.
+        space: the action space.
         impossible: logit of a forbidden action.
         continuous: see `for_space`.
 

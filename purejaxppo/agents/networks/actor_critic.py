@@ -47,9 +47,9 @@ class BuiltinTorso(nn.Module):
     def __call__(self, obs: Obs) -> Array:
         """Map observations [..., *shape] to features [..., hidden[-1]]."""
         x = Encoder(self.space, self.config, name="encoder")(obs)
-        return self.plain(x) if self.config.block == "plain" else self.residual(x)
+        return self.dense_layers(x) if self.config.block == "plain" else self.residual(x)
 
-    def plain(self, x: Array) -> Array:
+    def dense_layers(self, x: Array) -> Array:
         """Apply dense layers."""
         config = self.config
         for i, width in enumerate(self.hidden):

@@ -56,7 +56,7 @@ def make_network(
     Args:
         observation: space of the observation, as `spaces.network_input` returns it.
         action: space of the action.
-        config: of the network.
+        config: settings of the network.
         critic_outputs: number of outputs of the critic.
         critic_gain: gain of the initial weights of the critic's last layer.
 
@@ -86,9 +86,9 @@ def make_networks(
     """Return the network of an environment's agents: one for all, or one per policy.
 
     Args:
-        spec: of the environment: `action`, and `agents` if there are several.
+        spec: spaces of the environment; `agents` too if there are several.
         observation: space of an agent's observation, as `spaces.network_input` returns it.
-        config: of the network.
+        config: settings of the network.
         critic_outputs: number of outputs of a critic.
         critic_gain: gain of the initial weights of its last layer.
 
@@ -133,7 +133,7 @@ def side_by_side(network: Network, names: tuple[str, ...]) -> Network:
     All networks are computed for all rows.
 
     Args:
-        network: of each policy.
+        network: the network that each policy has.
         names: policy of each agent. The observation's part `agent` is the index of the agent.
     """
     policies = tuple(dict.fromkeys(names))

@@ -30,7 +30,7 @@ class Distribution(NamedTuple):
 
     num_params: int
     sample: Callable[[Array, Key], Action]
-    """(params, key) -> action [..., *shape]. The key is consumed."""
+    """(params, key) -> action [..., *shape]. The caller must not use the key again."""
     mode: Callable[[Array], Action]
     """params -> deterministic action."""
     log_prob: Callable[[Array, Action], Array]
@@ -284,7 +284,7 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
     """Return the distribution over an action space.
 
     Args:
-        space: of the agent's actions.
+        space: the agent's action space.
         continuous: name from `CONTINUOUS`, or a custom distribution, for `Box` parts.
 
     Raises:

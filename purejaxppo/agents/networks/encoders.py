@@ -66,9 +66,9 @@ def dense(
     Args:
         features: number of outputs.
         scale: gain of orthogonal weights; 0 for weights of 0.
-        name: of the layer.
+        name: name of the layer.
         initializer: `network.initializer`.
-        dtype: of the computation.
+        dtype: dtype of the computation.
     """
     kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
     if not scale:
@@ -131,10 +131,10 @@ class Convolutions(nn.Module):
         x = x.astype(self.dtype)
         if self.is_bytes:
             x = x * (1 / 255)
-        x = self.impala(x) if self.encoder == "cnn_impala" else self.plain(x)
+        x = self.impala(x) if self.encoder == "cnn_impala" else self.conv_layers(x)
         return form.leave(x).reshape((*batch, -1))
 
-    def plain(self, x: Array) -> Array:
+    def conv_layers(self, x: Array) -> Array:
         """Apply convolutions, each with a relu."""
         for i, (features, kernel, stride) in enumerate(CNN_LAYERS[self.encoder]):
             x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
@@ -154,7 +154,7 @@ def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
     """Return (height, width, channels, channels_first) of an image space.
 
     Args:
-        space: of images.
+        space: an image space.
         channels: auto, first or last. With auto, the first axis is the channels if it is smaller
             than both others. A small board of many planes, [4, 4, 31], has its channels last.
     """
@@ -256,7 +256,11 @@ def has_images(space: spaces.Space, config: NetworkConfig) -> bool:
 
 
 def smallest(layers: Sequence[tuple[int, int, int]]) -> int:
-    """Return the image width that convolutions (channels, kernel, stride) reduce to one pixel."""
+    """Return the smallest image width for which these convolutions leave one pixel.
+
+    Args:
+        layers: (channels, kernel, stride) of each convolution.
+    """
     width = 1
     for _, kernel, stride in reversed(layers):
         width = (width - 1) * stride + kernel

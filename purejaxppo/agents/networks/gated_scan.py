@@ -99,7 +99,7 @@ def scan(cell: Cell, precision: Any, rows: SequenceInputs) -> tuple[Arrays, Arra
 
     Args:
         cell: see the module's docstring.
-        precision: of all matrix products.
+        precision: precision of all matrix products.
         rows: inputs of the sequence.
     """
     end, carries = _run(cell, precision, rows)

@@ -33,8 +33,8 @@ def dot_general(
     Args:
         x: inputs [..., I].
         weight: [I, O].
-        dimension_numbers: of the product.
-        precision: of the product.
+        dimension_numbers: contracted and batch axes, as in `lax.dot_general`.
+        precision: precision, as in `lax.dot_general`.
     """
     is_vector = weight.shape[-1] == 1  # such products are fast
     if platforms.is_accelerated() or is_vector or weight.size > LARGEST_WEIGHT:

@@ -64,8 +64,8 @@ def init(torso: Any, space: spaces.Space, field: str) -> Callable[[Key], Params]
     Under vmap it runs for one key after the other, because JAX's batched QR can deadlock on a CPU.
 
     Args:
-        torso: with init and apply.
-        space: of the observations.
+        torso: functions `init` and `apply`.
+        space: space of the observations.
         field: config field, for errors.
 
     Raises:

@@ -83,7 +83,7 @@ class GameEnv(HostEnv):
 
     Args:
         make_games: (number of games, update as in `HostEnv.continue_at`) -> pool.
-        agents: of each game.
+        agents: the agents of each game.
         count: number of games.
         started: a list with the first game, until a pool takes it; `close` ends it.
         editor: the game runs in the editor.
@@ -202,7 +202,7 @@ def count_games(
 
 
 def close_games(started: list[Any]) -> None:
-    """End games that no pool has taken."""
+    """Close games that were started but never handed to a pool."""
     while started:
         started.pop().close()
 
@@ -212,7 +212,7 @@ def game_errors(name: str) -> Iterator[None]:
     """Add the environment's name to errors of its games.
 
     Raises:
-        SimulatorError: in place of an EngineError.
+        SimulatorError: the block raised an EngineError.
     """
     try:
         yield

@@ -66,7 +66,7 @@ class GameHandle:
     """A game that the user started, such as in the editor. It quits when its connection closes.
 
     Args:
-        name: of the game, for messages.
+        name: name of the game, for messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -121,12 +121,12 @@ class GameHandle:
 
 
 class GameProcess(GameHandle):
-    """A game in a separate process group, which ends with this process, even after SIGKILL.
+    """A game in a separate process group. It is killed when this process ends, even by SIGKILL.
 
     Args:
-        name: of the game, for messages.
+        name: name of the game, for messages.
         command: program and arguments.
-        folder: for the log, which stays below 2 MiB. `close` removes the folder, `kill` keeps it.
+        folder: folder for the log, which stays below 2 MiB. `close` removes it, `kill` keeps it.
 
     Raises:
         EngineError: the system is not Linux or macOS.
@@ -230,9 +230,9 @@ class GameGroup(Generic[G]):
     """Games that step together. Failed games are restarted, and all games end together.
 
     Args:
-        start: (index, seed) -> a game that was started, without waiting for it.
-        seed: of game 0; game i has seed + i, and restarted games get new seeds.
-        restarts: maximum number of restarts of failed games, all games together.
+        start: function (index, seed) that starts game `index` and returns immediately.
+        seed: seed of game 0; game i has seed + i, and restarted games get new seeds.
+        restarts: maximum number of restarts of failed games, in total.
     """
 
     def __init__(self, start: Callable[[int, int], G], seed: int, restarts: int) -> None:
@@ -252,8 +252,8 @@ class GameGroup(Generic[G]):
         """Kill a failed game and start it again.
 
         Args:
-            index: of the game.
-            error: of the game.
+            index: index of the game.
+            error: error of the game.
 
         Raises:
             EngineError: no restarts are left.

@@ -85,7 +85,7 @@ def simulator_errors(name: str, *envs: Any) -> Iterator[None]:
     """Raise the simulator's own error in place of the error of a program that steps `envs`.
 
     Raises:
-        SimulatorError: with the simulator's message.
+        SimulatorError: the program failed because of the simulator.
     """
     try:
         yield
@@ -119,7 +119,7 @@ NO_LIMIT = 2**31 - 1
 
 
 class HostEnv(Env):
-    """An `Env` that steps a pool. The simulator draws its own random numbers.
+    """An `Env` that steps a pool. The simulator samples its own random numbers.
 
     A compiled program that resets the environments keeps their pool alive. A program that only
     steps EnvPool holds just the pool's address: keep this object as long as such a program.

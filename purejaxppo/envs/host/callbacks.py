@@ -88,7 +88,7 @@ class HostBatch(Protocol):
         """Start a new episode of each environment, from one seed or one per environment."""
 
     def step(self, action: Any) -> EnvStep:
-        """Step: actions [N, ...] -> EnvStep with all fields up to `diverged` except `valid`.
+        """Step: actions [N, ...] -> EnvStep with obs, reward, terminated, truncated and diverged.
 
         The step after an end ignores the action and returns the first observation of the next
         episode with reward 0.
@@ -105,16 +105,17 @@ B = TypeVar("B", bound=HostBatch)
 
 
 class CallbackPool(Generic[B]):
-    """A `bridge.Pool` that calls a batch of environments through callbacks.
+    """A `bridge.Pool` that calls a batch of environments through JAX host callbacks.
 
     Args:
         envs: the environments, such as a `WorkerPool`.
         observation: space of one observation.
         num_envs: N.
         first: index of the first environment in a larger batch.
-        at_once: steps have the flag `at_once`; see `EnvStep`.
-        absent: agents may need no action: `reset` returns (obs, bool [N]: no agent yet), and steps
-            have the flag `absent`; see `EnvStep`.
+        at_once: True if an environment resets in the same step in which an episode ends, so the
+            last observation is lost. Steps then have the flag `EnvStep.at_once`.
+        absent: True if agents may be missing at some steps. Then `reset` also returns a mask of the
+            missing agents, bool [N], and steps have the flag `EnvStep.absent`.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class CallbackPool(Generic[B]):
         at_once: bool = False,
         absent: bool = False,
     ) -> None:
-        """Store the environments, which `close` closes."""
+        """Store the environments; `close` also closes them."""
         self.first = first
         self.envs = envs
         self.num_envs = num_envs
@@ -149,7 +150,7 @@ class CallbackPool(Generic[B]):
         self.token = jax.ShapeDtypeStruct((), np.int32)
 
     def reset(self, key: Key) -> Any:
-        """Reset every environment, with seeds drawn from the key."""
+        """Reset every environment, with seeds sampled from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
         return self._call(self._reset, (self.token, self.reset_shapes), seed)
 

@@ -94,10 +94,10 @@ def make(
     """Create `num_envs` environments of a task.
 
     Args:
-        name: as in `task_names`.
+        name: name of a task, as in `task_names`.
         config: `options` are settings of the pool, `max_episode_steps` is its time limit.
         num_envs: N.
-        seed: of the environments. EnvPool reads it only when a pool is created.
+        seed: seed of the environments. EnvPool reads it only when a pool is created.
         evaluation: play whole games and report their true scores.
         render: frames will be requested.
         first: index of the first environment in a larger batch.

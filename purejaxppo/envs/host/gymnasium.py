@@ -85,8 +85,8 @@ def make(
         name: a registered id, `package:Id` or `file.py:Class`.
         config: options other than `OPTIONS` are keyword arguments of the environment.
         num_envs: N.
-        seed: of the global random generators in worker processes. Environments are seeded from the
-            key.
+        seed: seed of the global random generators in worker processes. Environments are seeded from
+            the key.
         evaluation: use other random streams than training.
         render: frames will be requested; creates one environment in this process.
         first: index of the first environment in a larger batch.
@@ -117,7 +117,7 @@ class Workers:
     Args:
         name: family/task, for messages.
         maker: creates one environment.
-        options: of the pool, as in `POOL_OPTIONS`.
+        options: options of the pool, as in `POOL_OPTIONS`.
 
     Raises:
         ValueError: an unknown environment, or unsupported spaces.
@@ -149,7 +149,7 @@ class Workers:
 
         Args:
             num_envs: N.
-            seed: of the run, for the global random generators in worker processes.
+            seed: seed of the run, for the global random generators in worker processes.
             evaluation: use other random streams, and do not warn about observations.
             first: index of the first environment in a larger batch.
             render: frames will be requested; creates one environment in this process.

@@ -53,8 +53,8 @@ def make(
         name: a module, `package.module:Class`, `file.py:function` or a registered id.
         config: options other than `OPTIONS` are keyword arguments of the environment.
         num_envs: N, over all agents.
-        seed: of the global random generators in worker processes. Environments are seeded from the
-            key.
+        seed: seed of the global random generators in worker processes. Environments are seeded from
+            the key.
         evaluation: use other random streams; N is rounded up to whole environments.
         render: frames will be requested; creates one environment in this process.
         first: index of the first row in a larger batch.

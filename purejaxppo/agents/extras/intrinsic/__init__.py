@@ -12,8 +12,8 @@ def make(config: Config, spec: EnvSpaces) -> Intrinsic:
     """Return the intrinsic reward of the config.
 
     Args:
-        config: of the run.
-        spec: of the environments; its observations are those that the network gets.
+        config: settings of the run.
+        spec: spaces of the environments; observations are those that the network gets.
 
     Raises:
         ValueError: see `own.make`.

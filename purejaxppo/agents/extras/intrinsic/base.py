@@ -78,9 +78,9 @@ def fit(
         loss: (parameters [P], rows) -> sum over valid rows.
         adam: optimiser, without its step size.
         carried: (parameters [P], optimiser state).
-        rows: of a rollout.
-        key: consumed.
-        config: of the model's training.
+        rows: rows of a rollout.
+        key: random key; the caller must not use it again.
+        config: settings of the model's training.
         psum: sum over shards.
 
     Returns:
@@ -116,7 +116,7 @@ def from_error(
     Args:
         init: key -> parameters.
         errors: (params, rows [B]) -> (errors [B], losses [B] to minimise).
-        config: of the model's training.
+        config: settings of the model's training.
 
     Reference: Burda et al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
     """
@@ -167,7 +167,7 @@ def scaled(error: Array, stats: RunningStats, valid: Array) -> Array:
 
     Args:
         error: float, any shape.
-        stats: of the returns.
+        stats: statistics of the returns.
         valid: bool, shape of `error`.
     """
     chex.assert_equal_shape([error, valid])

@@ -82,8 +82,8 @@ def make(
     Args:
         observation: space of the observations.
         action: space of the actions.
-        network: of the encoder.
-        config: of the bonus.
+        network: settings of the encoder.
+        config: settings of the bonus.
 
     Reference: Pathak et al. 2017, https://arxiv.org/abs/1705.05363, eq. 2 to 7.
     """

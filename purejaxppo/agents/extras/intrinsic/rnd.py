@@ -42,8 +42,8 @@ def make(observation: spaces.Space, network: NetworkConfig, config: IntrinsicCon
 
     Args:
         observation: space of the observations.
-        network: of the encoder.
-        config: of the bonus.
+        network: settings of the encoder.
+        config: settings of the bonus.
 
     Reference: Burda et al. 2018, https://arxiv.org/abs/1810.12894, section 2.2.
     """

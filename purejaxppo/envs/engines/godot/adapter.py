@@ -68,7 +68,7 @@ def make(
         name: an exported game, a project folder, or `editor`.
         config: options are `OPTIONS`.
         num_envs: N, over all agents.
-        seed: of the games' random generators.
+        seed: seed of the games' random generators.
         evaluation: use other seeds than training; N is rounded up to whole games.
         render: the game draws frames in a window. Without a display, videos show observations of
             the first agent.

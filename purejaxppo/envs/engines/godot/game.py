@@ -42,7 +42,7 @@ class GodotLaunch:
         command: program and arguments shared by all games; (): the user starts the game.
         timeout: time limit in seconds to connect, and of each reply.
         restarts: maximum number of restarts of games that end, time out or send invalid messages.
-        port: to listen on; 0: a free port for each game.
+        port: port to listen on; 0: a free port for each game.
         record: games write each of their frames to a file; needs a display.
     """
 
@@ -59,7 +59,7 @@ class GodotGame:
     Args:
         launch: its settings.
         number: index of the game, for messages.
-        seed: of its random generator.
+        seed: seed of its random generator.
     """
 
     def __init__(self, launch: GodotLaunch, number: int, seed: int) -> None:
@@ -202,10 +202,11 @@ class GodotGame:
         return message
 
     def finish_reset(self) -> list[Message]:
-        """Return first observations after `reset` was sent.
+        """Return the first observations after `reset` was sent.
 
-        The game reads its first action one action period late, and its reply may contain `done`. So
-        one action of zeros is sent, and only the observation of its reply is used.
+        After a reset the game ignores actions for one period, and its first reply can still report
+        the old episode's `done`. This method therefore sends one action of zeros, and uses only the
+        observations of the reply.
         """
         assert self.layout is not None
         self._receive("reset", "reset")

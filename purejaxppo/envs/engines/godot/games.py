@@ -31,9 +31,9 @@ class GodotGames:
 
     Args:
         launch: how the games are started.
-        seed: of the first game; the next games have the following seeds.
+        seed: seed of the first game; game i has seed + i.
         count: number of games.
-        started: a list with a game that was started already, which this object takes.
+        started: a list with a game that is already running, which this object takes over.
 
     Raises:
         EngineError: a game does not start.
@@ -290,8 +290,8 @@ def parse(
     """Convert replies to arrays; `obs` is a list in the order of `GodotLayout.leaves`.
 
     Args:
-        layout: of each game.
-        replies: of all games, as `GodotGame.receive_step` returns them.
+        layout: layout of each game.
+        replies: replies of all games, from `GodotGame.receive_step`.
         skipped: bool [N], rows that are not steps; their ends are ignored.
 
     Raises:

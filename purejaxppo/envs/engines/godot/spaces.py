@@ -29,8 +29,8 @@ class Part:
     """A named part of an observation.
 
     Args:
-        name: in the game's messages.
-        space: of its values.
+        name: name in the game's messages.
+        space: space of its values.
     """
 
     name: str
@@ -142,7 +142,7 @@ class GodotLayout:
     index `agent`, and spaces are padded to common ones; see `teams.Team`.
 
     Args:
-        agents: of the game.
+        agents: agents of the game.
         policies: name of each agent's policy.
 
     Raises:

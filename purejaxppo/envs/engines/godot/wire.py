@@ -85,7 +85,7 @@ class Wire:
         """Return the next message; None until it has arrived completely.
 
         Raises:
-            WireError: as in `receive`.
+            WireError: see `receive`.
         """
         message = self._next_message()
         if message is None and self._read_available():

@@ -82,14 +82,14 @@ def make(
         name: path of a Unity build's executable, or `editor`.
         config: options are `OPTIONS`; `randomize` and `curriculum` vary environment parameters.
         num_envs: N, all slots; rounded up to whole games in an evaluation.
-        seed: of the games' random generators.
+        seed: seed of the games' random generators.
         evaluation: use other random streams than training.
         render: ignored: games draw in their own windows, and videos show what agents observe.
         first: index of the first row in a larger batch.
 
     Raises:
-        ValueError: an invalid option, behaviours whose spaces cannot be padded to one, or N is not
-            a multiple of the rows of a game.
+        ValueError: an invalid option, behaviours whose spaces cannot be padded to a common one, or
+            an N that is not a multiple of the rows of a game.
         SimulatorError: the game does not start, or does not use ML-Agents.
     """
     del render
@@ -134,17 +134,17 @@ def make(
 
 
 class UnityEnv(GameEnv):
-    """Slots of several Unity games.
+    """Vector environment over several Unity games; each slot holds one agent of a game.
 
     Args:
         launch: how each game is started.
-        layout: of the slots of a game.
+        layout: layout of a game's slots.
         count: number of games.
         started: see `GameEnv`.
-        seed: of the games' random generators.
+        seed: seed of the games' random generators.
         first: index of the first game in a larger batch.
         restarts: see `UnityGames`.
-        values: a curriculum, progress [] -> values of parameters; None: they are constant.
+        values: a function from progress to the game's parameters; None if they never change.
     """
 
     def __init__(

@@ -260,7 +260,7 @@ class ObsRows:
     """Arrays of the observations of S slots, [S, ...] each.
 
     Args:
-        layout: of the slots.
+        layout: layout of the slots.
         parts: arrays of the row's observation space, in the order of its leaves.
     """
 

@@ -91,10 +91,10 @@ def sampler(name: str, kind: int, numbers: Sequence[float], seed: int) -> bytes:
     """Return a random environment parameter: name, int32 1, seed, kind, two float32.
 
     Args:
-        name: of the parameter.
+        name: name of the parameter.
         kind: 0: uniform between two numbers; 1: Gaussian with mean and standard deviation.
         numbers: two.
-        seed: of the draws, int32.
+        seed: seed of Unity's sampler, int32.
     """
     return pack(PARAMETERS, _text(name) + struct.pack("<iiiff", 1, seed, kind, *numbers))
 

@@ -1,4 +1,4 @@
-"""Environment parameters of a Unity game: numbers, or samplers from which Unity draws.
+"""Environment parameters of a Unity game: numbers, or distributions that Unity samples.
 
 This module does not import JAX.
 """
@@ -36,7 +36,7 @@ class Parameter:
         return replace(self, numbers=(value,))
 
     def message(self, name: str, seed: int) -> bytes:
-        """Return the side channel message that sets it; `seed` is for Unity's draws."""
+        """Return the side channel message that sets it; `seed` is for Unity's sampler."""
         if self.kind in SAMPLERS:
             return channels.sampler(name, SAMPLERS[self.kind], self.numbers, seed)
         (value,) = self.numbers
@@ -120,7 +120,7 @@ def from_option(field: str, value: Any) -> Parameter:
     """Parse the option `parameters.NAME`, whose full name is `field`.
 
     Raises:
-        ValueError: as in `parse`, or the name is not ASCII.
+        ValueError: see `parse`; or the name is not ASCII.
     """
     _check_name(field, field.removeprefix("env.options.parameters."))
     return parse(field, value)

@@ -99,7 +99,7 @@ class UnityGame:
 
     Args:
         launch: its settings.
-        seed: of its random generators.
+        seed: seed of its random generators.
         number: index among several games, for messages.
 
     Raises:
@@ -246,7 +246,7 @@ class UnityGame:
     def _side_channel_messages(self) -> Iterator[bytes]:
         """Yield messages about new parameters, and those of custom side channels."""
         for name, parameter in self._unsent.items():
-            # A new seed each time: with the same seed Unity would draw the same numbers again.
+            # A new seed each time: with the same seed Unity would sample the same numbers again.
             seed = np.random.SeedSequence((self.seed, next(self._count))).generate_state(1)[0] >> 1
             yield parameter.message(name, int(seed))
         self._unsent = {}

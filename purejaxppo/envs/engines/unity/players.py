@@ -27,12 +27,12 @@ class UnityGames:
     """W games with S slots each, N = W x S.
 
     Args:
-        launch: of each game.
-        layout: of its slots.
+        launch: settings to start each game.
+        layout: layout of its slots.
         count: W.
-        seed: of the first game's random generators; the next game has seed + 1.
+        seed: seed of the first game's random generators; the next game has seed + 1.
         restarts: maximum number of restarts of games that end, time out or send invalid messages.
-        started: a list with a game that was started already, which this object takes.
+        started: a list with a game that is already running, which this object takes over.
 
     Raises:
         EngineError: a game does not start.
@@ -189,7 +189,7 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
 
     Raises:
         EngineError: no agent requested a decision in time, or a behaviour is unknown.
-        ValueError: the behaviours' spaces cannot be padded to one.
+        ValueError: the behaviours' spaces cannot be padded to a common one.
     """
     deadline = time.monotonic() + game.launch.timeout
     counters: dict[str, AgentCounter] = {}

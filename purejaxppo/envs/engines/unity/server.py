@@ -47,7 +47,7 @@ class Server:
     """Serves one game, the first client that calls: `receive` and `reply` alternate.
 
     Args:
-        port: to listen on; 0 selects a free port.
+        port: port to listen on; 0: a free port.
 
     Raises:
         EngineError: the port cannot be opened.

@@ -131,7 +131,7 @@ def native_form(space: Any, *, role: str = "observation", is_mask: bool = False)
     """Return the form of a Gymnasium space's elements.
 
     Args:
-        space: of Gymnasium.
+        space: a space of Gymnasium.
         role: "observation" or "action", for messages.
         is_mask: True for a part named `action_mask`, which has zeros and ones on one axis.
 
@@ -195,9 +195,9 @@ def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -
     """Yield the parts of a Gymnasium observation, in the order of `leaves`.
 
     Args:
-        space: of the part at `keys` of an observation.
-        name: of this part, for messages.
-        keys: into the observation.
+        space: space of the part at `keys` of an observation.
+        name: name of this part, for messages.
+        keys: path of keys in the observation.
     """
     from gymnasium import spaces
 
@@ -332,7 +332,7 @@ def encoder(space: Any, parts: Sequence[Source] = ()) -> Callable[[Any], Any]:
     """Return a function from a Gymnasium observation to an array or a dict of arrays.
 
     Args:
-        space: of the observation.
+        space: space of the observation.
         parts: its `sources`; computed if empty.
     """
     stored_space, parts = observation_space(space), parts or tuple(sources(space))

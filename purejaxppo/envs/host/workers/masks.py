@@ -21,7 +21,7 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: an environment whose `reset` and `step` return a mask in the info.
-        name: for messages.
+        name: name to print in messages.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
@@ -59,10 +59,11 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], label: str, wh
     """Return the mask in an info, uint8 [n] or [sum nvec], 1 = allowed; or a dict of masks.
 
     Args:
-        info: with an `action_mask` in the form that the space's `sample` takes: an array for a
-            Discrete space, arrays (or one concatenated array) for a MultiDiscrete space, and a dict
-            or a tuple of masks for a Dict or Tuple space. A mask that allows nothing is replaced by
-            one that allows everything, because environments return such masks at an episode's end.
+        info: a dict with an `action_mask` in the form that the space's `sample` takes: an array for
+            a Discrete space, arrays (or one concatenated array) for a MultiDiscrete space, and a
+            dict or a tuple of masks for a Dict or Tuple space. A mask that allows nothing is
+            replaced by one that allows everything, because environments return such masks at an
+            episode's end.
         space: the action space.
         label: prefix of messages, such as the environment.
         when: the call that returned the info, for messages.

@@ -287,8 +287,8 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
 
         Args:
             ended: the agents that had ended before this step.
-            terminations: as the environment returned them.
-            truncations: as the environment returned them.
+            terminations: the dict that the environment returned.
+            truncations: the dict that the environment returned.
 
         Raises:
             MakeError: an agent acts after its end, or is not in `possible_agents`.

@@ -129,7 +129,7 @@ class Handle:
         raise NotImplementedError
 
     def join(self, seconds: float) -> None:
-        """Wait for the worker to end."""
+        """Wait at most `seconds` for the worker to end."""
         raise NotImplementedError
 
     def terminate(self) -> None:
@@ -213,7 +213,7 @@ class ProcessHandle(Handle):
         return os.pread(self._trace.fileno(), 1 << 16, 0).decode(errors="replace")
 
     def join(self, seconds: float) -> None:
-        """Wait for the process to end."""
+        """Wait at most `seconds` for the process to end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
@@ -243,7 +243,7 @@ def copy(source: int, name: str) -> None:
 
     Args:
         source: a pipe, closed when the output ends.
-        name: of the worker, for the note about dropped output.
+        name: name of the worker, for the note about dropped output.
     """
     left = MAX_OUTPUT_BYTES
     with open(source, "rb", buffering=0) as pipe:
@@ -287,7 +287,7 @@ class ThreadHandle(Handle):
         return "".join(traceback.format_stack(frame)) if frame else ""
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end, unless it hangs."""
+        """Wait at most `seconds` for the thread to end; do not wait for a thread that hangs."""
         self._thread.join(0.0 if self._given_up else seconds)
 
     def kill(self) -> None:
@@ -355,9 +355,9 @@ class WorkerPool:
         num_envs: N.
         num_workers: number of processes or threads, at most N; 0: one per core.
         timeout: seconds that the slowest worker may take to create, reset or step its environments.
-        seed: of the global generators of `random` and `numpy.random` in worker processes, for
+        seed: seed of the global generators of `random` and `numpy.random` in worker processes, for
             environments that use them.
-        warns_as: name of the environment in warnings about its first observations; "": no warnings.
+        warns_as: name to print in warnings about the first observations; "": no warnings.
         kind: "process" or "thread". Threads start quickly and share this process's memory, but
             Python code in them does not run in parallel, and a hanging thread cannot be killed.
 
@@ -435,7 +435,7 @@ class WorkerPool:
     def reset(self, seed: int | np.ndarray) -> Any:
         """Start a new episode of every environment: one seed or seeds [N] -> obs [N, ...].
 
-        With one seed, environment i gets seed + i. It draws later episodes from its own generator.
+        With one seed, environment i gets seed + i. Later episodes use the environment's generator.
         """
         seeds = seed + np.arange(self.num_envs) if np.ndim(seed) == 0 else np.asarray(seed)
         self._exchange("reset", seeds.tolist())

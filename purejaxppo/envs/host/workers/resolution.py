@@ -25,7 +25,7 @@ class Range:
     """Minimum and maximum of the first values of a part of an observation.
 
     Args:
-        name: of the part.
+        name: name of the part.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,7 +54,7 @@ def precision_warning(ranges: Sequence[Sequence[Range]]) -> str:
     """Describe the first part with values that differ by less than float32 can represent.
 
     Args:
-        ranges: of the parts of each environment.
+        ranges: ranges of the parts of each environment.
 
     Returns:
         A warning; "" without such a part.

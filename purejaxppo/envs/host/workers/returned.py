@@ -68,8 +68,8 @@ def to_float(value: Any, name: str) -> float:
     """Convert a reward, a number or an array of one number, to a float.
 
     Args:
-        value: as `step` returned it.
-        name: for messages.
+        value: the value that `step` returned.
+        name: name to print in messages.
 
     Raises:
         MakeError: the value is not a single number. NaN is accepted.
@@ -86,8 +86,8 @@ def to_bool(value: Any, name: str) -> bool:
     """Convert an end, a bool, 0, 1 or an array of one of these, to a bool.
 
     Args:
-        value: as `step` returned it.
-        name: for messages.
+        value: the value that `step` returned.
+        name: name to print in messages.
 
     Raises:
         MakeError: the value is something else.
