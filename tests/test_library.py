@@ -269,7 +269,10 @@ def test_a_callback_returns_one_number_for_all_agents_or_one_per_agent(returned,
         ({"mine/a": np.zeros((2, 2))}, "Return a mapping of names to numbers"),
         ({"mine": 1.0}, "returned 'mine', a name without a slash"),
         ({"charts/SPS": 1.0}, "returned 'charts/SPS', an existing metric"),
-        ({"mine/a": [1.0, 2.0, 3.0]}, "returned 3 numbers for 'mine/a', but there are 2 agents"),
+        (
+            {"mine/a": [1.0, 2.0, 3.0]},
+            "returned 3 numbers for 'mine/a'. Return one number, or one for each of the 2 agents",
+        ),
     ],
 )
 def test_an_invalid_result_of_a_callback_gets_a_one_sentence_error(returned, message):
@@ -306,7 +309,7 @@ def test_a_callback_of_many_agents_writes_each_number_to_its_agent():
     np.testing.assert_array_equal(run.metrics["seed"], run.metrics["mine/seed"])
     np.testing.assert_array_equal(run.metrics["mine/one"], 1.0)
     assert run.best.member(1).act([0.5]) in (0, 1)
-    with pytest.raises(ValueError, match=r"act: this run has 2 agents"):
+    with pytest.raises(ValueError, match=r"act: this run trained 2 agents"):
         run.best.act([0.5])
 
 

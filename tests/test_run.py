@@ -67,7 +67,7 @@ def test_changed_tunable_fields_are_printed_with_those_without_effect(
     assert train(config_file, *flags, "--ppo.kl_coef", "0.5") == 0
     out = capsys.readouterr().out
     assert "ppo.ent_coef changes from 0.0 to 0.01" in out
-    assert "ppo.kl_coef = 0.5 has no effect. It requires ppo.objective = kl or clip_kl.\n" in out
+    assert "ppo.kl_coef = 0.5 has no effect. Set ppo.objective to kl or clip_kl.\n" in out
 
 
 @pytest.mark.toy
@@ -294,9 +294,9 @@ def test_the_best_agent_is_evaluated_again_when_evaluation_settings_change(
     version, run_steady, capsys, caplog
 ):
     lines = run_steady(capsys, 256, "--eval.max_steps", 10)
-    assert [line for line in lines if "cut" in line] == [
-        "eval.max_steps = 10: 4 of 4 episodes were cut after this number of steps. The mean return "
-        "includes their returns so far. Increase eval.max_steps to play them to their end."
+    assert [line for line in lines if "stopped after" in line] == [
+        "eval.max_steps = 10: 4 of 4 episodes were stopped after this number of steps. The mean "
+        "return includes their returns so far. Increase eval.max_steps to play them to their end."
     ]
     assert {row["eval/cut"] for row in read_csv(Path("run/metrics.csv")) if "eval/cut" in row} == {
         2
@@ -304,7 +304,7 @@ def test_the_best_agent_is_evaluated_again_when_evaluation_settings_change(
     assert best_of_run().member_best == [10.0, 10.0]
     result = evaluate(restore("run").member(0), 3)
     assert result.cut.tolist() == [True] * 3 and result.score == 10.0
-    assert caplog.text.count("eval.max_steps = 10: 3 of 3 episodes were cut") == 1
+    assert caplog.text.count("eval.max_steps = 10: 3 of 3 episodes were stopped") == 1
     if version == "0.2":  # which stored neither settings nor checksums
         for path in Path("run/checkpoints").glob("*/progress/metadata"):
             counters = json.loads(path.read_text())

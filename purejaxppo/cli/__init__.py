@@ -19,12 +19,14 @@ class Command(NamedTuple):
     module: str
     about: str
     listens: bool = True
-    """True if a signal ends it at once (`interrupts.handle_signals`)."""
+    """True if a signal ends it immediately (`interrupts.handle_signals`)."""
 
 
 COMMANDS = {
     "train": Command("purejaxppo.cli.train", "train an agent, or resume training"),
-    "evaluate": Command("purejaxppo.cli.evaluate", "score a trained agent, or write a video of it"),
+    "evaluate": Command(
+        "purejaxppo.cli.evaluate", "evaluate a trained agent, or write a video of it"
+    ),
     "sweep": Command(
         "purejaxppo.sweep.__main__", "train with many settings and compare them", False
     ),
@@ -35,7 +37,7 @@ COMMANDS = {
 
 
 def begin_process() -> None:
-    """Set up a process that runs one command."""
+    """Set up output, warnings, exit handlers and garbage collection of a command's process."""
     ignore_output_errors()
     print_warnings()
     atexit.register(interrupts.end_children)
@@ -47,7 +49,7 @@ def start(name: str, words: Sequence[str], *, own_process: bool = True) -> int:
 
     Args:
         name: name of the command.
-        words: the command line after the name.
+        words: command-line arguments after the name.
         own_process: True if the process exits after the command.
     """
     command = COMMANDS[name]

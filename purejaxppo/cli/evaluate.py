@@ -48,7 +48,7 @@ def run(command: EvaluateFlags) -> int:
     """Evaluate a run, print the result, and write a video if --render is given."""
     check(command)
     # Custom code may change the current folder.
-    run_dir, picture = (Path(path).absolute() for path in (command.run, command.render))
+    run_dir, target = (Path(path).absolute() for path in (command.run, command.render))
     check_settings(AHEAD_OF_TIME)
     use_compilation_cache()
     use_cpu_cores(0)
@@ -76,12 +76,15 @@ def run(command: EvaluateFlags) -> int:
     report(agent, run_dir, command.seed, deterministic=not settings.stochastic)
     if command.render:
         print(f"writing a video of another episode to {command.render} ...", flush=True)
-        print(draw(agent, picture, seed=command.seed, stochastic=settings.stochastic))
+        print(draw(agent, target, seed=command.seed, stochastic=settings.stochastic))
     return 0
 
 
 def report(agent: Agent, run_dir: Path, seed: int, *, deterministic: bool) -> None:
-    """Print the report of the task's family and save its figure, if the family has a report."""
+    """Print extra metrics that the environment family defines, and save their figure.
+
+    Do nothing if the family defines none, or for several agents.
+    """
     family, _ = registry.resolve(agent.config.env)
     if agent.members or family.report is None:
         return

@@ -79,7 +79,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def check(words: Sequence[str]) -> tuple[Template, Path]:
-    """Return the template and the file of a command line.
+    """Parse `KIND FILE`; return the template of that kind and the path to write.
 
     Raises:
         ValueError: the kind or the file is missing or invalid.

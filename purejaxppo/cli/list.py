@@ -118,7 +118,7 @@ def list_families() -> int:
 def list_tasks(family: str, pattern: str = "*") -> int:
     """Print the matching tasks of a family with spaces, time limit, agents and configs.
 
-    If several tasks cannot be created for the same reason, it is printed in full for the first.
+    An error shared by several tasks is printed in full only once.
 
     Returns:
         The number of tasks.

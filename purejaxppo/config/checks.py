@@ -65,7 +65,8 @@ def without_effect(configs: Sequence["Config"]) -> list[str]:
         needs = metadata.get("needs")
         changed = dict.fromkeys(show(v[name]) for v in values if v[name] != default)
         if needs and changed and not any(is_met(needs, v) for v in values):
-            lines.append(f"{name} = {', '.join(changed)} has no effect. It requires {needs}.")
+            remedy = f"Set {needs.replace(' = ', ' to ')}" if "=" in needs else f"It needs {needs}"
+            lines.append(f"{name} = {', '.join(changed)} has no effect. {remedy}.")
     return lines
 
 
@@ -157,7 +158,7 @@ def check_singles(config: "Config") -> None:
 
 
 def check_kinds(config: "Config") -> None:
-    """Raise ValueError for combinations that are not supported."""
+    """Raise ValueError for settings that cannot be combined."""
     network, ppo = config.network, config.ppo
     if not network.hidden and network.block == "residual":
         raise ValueError(

@@ -43,14 +43,14 @@ def index(run_dir: str | Path) -> dict[str, Copy]:
     """Return a run's copies by the file's name in the config; {} if it has no copies.
 
     Raises:
-        ValueError: the index was edited or is damaged.
+        ValueError: the index was edited or is corrupt.
     """
     path = Path(run_dir) / CODE / INDEX
     try:
         entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return {name: Copy(copy=x["copy"], original=x["original"]) for name, x in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: the file was edited or is damaged ({error}).") from error
+        raise ValueError(f"{path}: the file was edited or is corrupt ({error}).") from error
 
 
 class Change(NamedTuple):
@@ -137,7 +137,7 @@ def add(run_dir: Path, files: Mapping[str, Path]) -> list[str]:
         Lines to print about data files that were, or were not, copied.
 
     Raises:
-        ValueError: the index of copies was edited or is damaged.
+        ValueError: the index of copies was edited or is corrupt.
     """
     known = index(run_dir)
     new = {name: path.resolve() for name, path in files.items() if name not in known}

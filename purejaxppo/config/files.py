@@ -125,7 +125,7 @@ def load_config(
 
 
 def check_gpu(config: Config) -> None:
-    """Check the names and types of the settings in `gpu`, also on other devices.
+    """Check the names and types of the settings in `gpu`, even if the run is not on a GPU.
 
     Raises:
         ValueError: a setting is unknown, or its value has the wrong type.
@@ -284,7 +284,7 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def _parsed(value: Any, name: str) -> Any:
-    """Return the value of a field for custom code, with objects as `references.CodeRef`."""
+    """Parse a field that can name custom code; replace Python objects by `CodeRef`."""
     if value is None or isinstance(value, bool | int | float | dict):
         if name.endswith("[]"):
             raise ValueError(

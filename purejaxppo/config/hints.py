@@ -37,7 +37,10 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def format_number(x: float, largest: float = 0.0) -> str:
-    """Format a return: one decimal, or three if it and the `largest` next to it are below 10."""
+    """Format a return with one decimal; three if `x` and `largest` are both below 10 in size.
+
+    `largest` is the largest number that is printed with it.
+    """
     return f"{x:.1f}" if max(abs(x), abs(largest)) >= 10 or x == 0 else f"{x:.3f}"
 
 
@@ -55,8 +58,8 @@ KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "
 def kind_of(value: Any) -> str:
     """Return the name of a value's type for messages."""
     names: dict[Any, str] = {**KINDS, list: "a list", Mapping: "a mapping", type(None): "empty"}
-    words = (word for known, word in names.items() if isinstance(value, known))
-    return next(words, f"a {type(value).__name__}")
+    matching = (name for known, name in names.items() if isinstance(value, known))
+    return next(matching, f"a {type(value).__name__}")
 
 
 def wrong_type(name: str, value: Any, kind: type) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from purejaxppo.config.hints import nearest
 
 OBJECT = "object of "
-"""Start of the text of an object that cannot be loaded from a text."""
+"""Start of the string of an object that cannot be loaded from a string."""
 _LOADING = threading.RLock()
 """Lock for loading files. Without it, a thread could see a module that another is still loading."""
 
@@ -33,7 +33,7 @@ class CodeRef:
     """A reference to custom code, with the object or the paths of its files.
 
     It is equal to its text, which config.yaml contains. Two references to different objects differ
-    even if their texts are equal.
+    even if their strings are equal.
     """
 
     text: str
@@ -79,14 +79,14 @@ def parse_env(value: Any) -> str | CodeRef:
 
 
 def as_ref(value: str | CodeRef) -> CodeRef:
-    """Return the reference of a text; references are returned unchanged."""
+    """Convert a string to a reference; references are returned unchanged."""
     return value if isinstance(value, CodeRef) else CodeRef(value)
 
 
 def name_of(target: Any) -> str:
     """Return the text of a reference to an object; "object of " and a name if none exists.
 
-    Functions and classes at the top level of a module can be loaded from a text. Instances, local
+    Functions and classes at the top level of a module can be loaded from a string. Instances, local
     functions and classes, and those of the running script cannot.
     """
     is_named = hasattr(target, "__qualname__")
@@ -110,7 +110,7 @@ def _attribute(module: Any, dotted: str) -> Any:
 
 
 def is_reference(value: str | CodeRef) -> bool:
-    """Return True if a text has the form of a reference."""
+    """Return True if a string has the form of a reference."""
     text = str(value)
     place, _, name = text.rpartition(":")
     dotted = all(part.isidentifier() for part in place.split("."))
@@ -121,7 +121,7 @@ def is_reference(value: str | CodeRef) -> bool:
 def files_in(text: str) -> list[str]:
     """Return the Python files in a list of references: [a.py] for "a.py:One,b:Two".
 
-    An object that cannot be loaded from a text has no files.
+    An object that cannot be loaded from a string has no files.
     """
     files = [part.strip().rpartition(":")[0] for part in text.split(",")]
     return [file for file in files if file.endswith(".py") and not file.startswith(OBJECT)]
@@ -318,7 +318,7 @@ def _is_custom(file: str) -> bool:
 def _module_of(path: Path) -> Any:
     """Return a Python file as a module; reload it if the file has changed.
 
-    It is also the package of its folder, so `from . import x` imports x.py next to it.
+    The module is imported as a package. `from . import x` then finds x.py in the same folder.
     """
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}_{digest}"

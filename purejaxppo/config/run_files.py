@@ -21,7 +21,7 @@ from purejaxppo.config.schema import Config, as_data, is_list
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
-    """Write the settings of each of several agents that differ from `config`."""
+    """For each agent, write only the settings in which it differs from `config`."""
     common = flatten(dataclasses.replace(config, num_seeds=1))
     differing = [
         {key: value for key, value in flatten(member).items() if value != common[key]}
@@ -34,7 +34,7 @@ def load_members(path: Path, config: Config) -> list[Config]:
     """Load the configs of a run's agents; [] if the file does not exist.
 
     Raises:
-        ValueError: the file was edited or is damaged.
+        ValueError: the file was edited or is corrupt.
     """
     if not path.is_file():
         return []
@@ -43,7 +43,7 @@ def load_members(path: Path, config: Config) -> list[Config]:
         plain = as_data(dataclasses.replace(config, num_seeds=1))
         return [from_dict(apply_overrides(plain, changes)) for changes in overrides_of_agents]
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: the file was edited or is damaged ({error}).") from error
+        raise ValueError(f"{path}: the file was edited or is corrupt ({error}).") from error
 
 
 def code_refs(config: Config) -> list[CodeRef]:

@@ -365,7 +365,7 @@ class PPOConfig(Section):
     """Reset all environments at the start of each rollout, so no episode is longer than a rollout.
     If false, episodes continue from one rollout to the next. For simulators in JAX."""
     bptt_length: int = setting(0, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
-    """Number of steps over which the gradient of a recurrent network flows back. It must divide
+    """Number of steps over which the gradient of a recurrent network is propagated. It must divide
     ppo.rollout_length. 0: the whole rollout."""
     num_minibatches: int = setting(4, low=1, high=2**24)
     """Number of minibatches per epoch."""

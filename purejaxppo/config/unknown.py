@@ -16,7 +16,7 @@ def check_known(
 ) -> None:
     """Raise ValueError with a message for each unknown name.
 
-    Removed settings that are off are accepted (`renamed.REMOVED`).
+    A removed setting (`renamed.REMOVED`) is accepted if its value turns it off.
 
     Args:
         unknown_names: unknown names with their values.

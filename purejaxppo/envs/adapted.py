@@ -44,7 +44,8 @@ class BaseTask:
     team: Team | None = None
     """The agents of a multi-agent task that acts as one environment; see `worlds.JointTask`."""
     keeps_windows: bool = False
-    """For custom wrappers: True if observations still slide as the space declares."""
+    """For custom wrappers: True if each observation is still a sliding window over time, as the
+    observation space declares."""
 
     # Adapters override the following properties, also by plain attributes.
 

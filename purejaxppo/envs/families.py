@@ -212,6 +212,6 @@ def _load_error(entry_point: EntryPoint, problem: str) -> ValueError:
     """Return the error for an entry point that cannot be loaded."""
     owner = _owner(entry_point)
     return ValueError(
-        f"env.name: the family {entry_point.name!r} of {owner} cannot be loaded from "
-        f"{entry_point.value} ({problem}). Update or uninstall {owner}."
+        f"env.name: the family {entry_point.name!r} of the package {owner} cannot be loaded from "
+        f"{entry_point.value} ({problem}). Fix, update or uninstall {owner}."
     )

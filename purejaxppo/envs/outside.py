@@ -136,7 +136,10 @@ def _agent_rows(team: Team, obs: Any) -> PolicyRows:
         except ValueError as error:
             raise ValueError(f"agent {key}: {error}") from None
         if not single:
-            raise ValueError(f"agent {key}: got a batch. Pass one observation for each agent.")
+            raise ValueError(
+                f"agent {key}: batches are not supported for several agents. Pass one observation "
+                f"per agent."
+            )
         observations[i], mask = split_mask_obs(_row(encoded, 0), space_of(form))
         masks[i] = jax.tree.map(lambda x: allow_all_if_empty(x, np), mask)
     agents = np.arange(team.size, dtype=np.int32)

@@ -19,11 +19,11 @@ class MutedStream:
     """A text stream that drops the output of the thread that created it."""
 
     def __init__(self, stream: Any) -> None:
-        """Wrap `stream`."""
+        """Wrap the output stream `stream`."""
         self.stream, self.thread = stream, threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the stream."""
+        """Return an attribute of the wrapped output stream."""
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:

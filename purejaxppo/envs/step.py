@@ -11,13 +11,14 @@ Leaf = Any
 class EnvStep(NamedTuple):
     """Result of one step of N environments.
 
-    An `Env` sets all fields up to `diverged`. Host simulators leave unsupported fields at None.
+    An `Env` sets `obs`, `reward`, `terminated`, `truncated`, `valid` and `diverged`. The other
+    fields are optional. Host simulators leave unsupported fields at None.
     """
 
     obs: Leaf  # [N, ...] after the step; the true last observation if the episode ended
     reward: Leaf  # [N] float32
     terminated: Leaf  # [N] bool: the task ended; never together with truncated
-    truncated: Leaf  # [N] bool: cut by a time limit
+    truncated: Leaf  # [N] bool: stopped by a time limit
     valid: Leaf = None  # [N] bool: False if the step only returned the first obs of a new episode
     diverged: Leaf = None  # [N] bool: the output was not finite or too large; the row is not valid
     score: Leaf = None  # [N] added to reported returns instead of the reward: the true game score

@@ -45,7 +45,10 @@ class Team:
         """Check that common spaces exist."""
         _ = self.observation, self.action
         if self.masked and mask_space(self.action) is None:
-            raise ValueError("action_mask: the action space has no discrete part. Remove the mask.")
+            raise ValueError(
+                "action_mask: the action space has no discrete part. Remove the mask from the "
+                "observations of the environment or its wrappers."
+            )
 
     @property
     def size(self) -> int:
@@ -181,7 +184,7 @@ def _padable(a: Space, b: Space) -> bool:
 def _describe(space: Space) -> str:
     if isinstance(space, Box):
         bounds = "" if space.bounded else " without bounds"
-        return f"a Box of shape {space.shape} in {space.dtype}{bounds}"
+        return f"a Box of shape {space.shape} with dtype {space.dtype}{bounds}"
     return str(space)
 
 
@@ -202,7 +205,7 @@ def pad_like(agent_space: Space, space: Space) -> Space:
 
 
 def repeated(spaces: tuple[Space, ...]) -> Space:
-    """Stack A spaces of one kind and shape to one space of arrays [A, ...]."""
+    """Stack A spaces of one kind and shape into one space of arrays [A, ...]."""
     first = spaces[0]
     if isinstance(first, Dict):
         return Dict(

@@ -30,8 +30,9 @@ def limit_of(task: BaseTask) -> int:
 class Wrapper(BaseTask):
     """Forward everything to the wrapped task. Custom wrappers also derive from this class.
 
-    `success_above` and `keeps_windows` are not forwarded, because a wrapper may change rewards and
-    observations.
+    `success_above` is not forwarded, because a wrapper may change rewards. `keeps_windows` is not
+    forwarded, because a wrapper may change observations. Set it to True if each observation is
+    still a sliding window over time, as the observation space declares.
     """
 
     def __init__(self, task: BaseTask | Task | MultiTask) -> None:

@@ -63,8 +63,8 @@ class Agent:
         """
         if self.members:
             raise ValueError(
-                f"{operation}: {run} has {len(self.members)} agents. Select one with {select}, "
-                f"where i is 0 to {len(self.members) - 1}."
+                f"{operation}: {run} trained {len(self.members)} agents (seeds or settings of a "
+                f"sweep). Select one with {select}, where i is 0 to {len(self.members) - 1}."
             )
 
     def act(
@@ -122,7 +122,7 @@ class Agent:
         if policy.recurrent:
             raise ValueError(
                 f"network.rnn = {self.config.network.rnn}: controller does not support recurrent "
-                f"policies. Use Agent.act, or Agent.policy.act with a carry."
+                f"policies. Use Agent.act, or Agent.policy.act with a recurrent state."
             )
         act = act_function(self.config, policy, deterministic)
         converter = SpaceConverter(env.spec)

@@ -136,8 +136,8 @@ def call(callbacks: Sequence[Callback], event: str, context: CallbackContext) ->
             numbers = values if isinstance(values, list) else [values] * len(added)
             if len(numbers) != len(added):
                 raise CallbackError(
-                    f"{_name(callback)}.{event} returned {len(numbers)} numbers for {name!r}, but "
-                    f"there are {len(added)} agents"
+                    f"{_name(callback)}.{event} returned {len(numbers)} numbers for {name!r}. "
+                    f"Return one number, or one for each of the {len(added)} agents (seeds)."
                 )
             for row, value in zip(added, numbers, strict=True):
                 row[name] = value

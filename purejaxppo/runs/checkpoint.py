@@ -529,8 +529,8 @@ def restore(
     if best and None in progress.member_best:
         without = [str(i) for i, best in enumerate(progress.member_best) if best is None]
         log.warning(
-            "%s: agents without a best evaluation: %s. They are used as they were at the first "
-            "evaluation.",
+            "%s: agents %s never had a finite evaluation return. Their parameters from the first "
+            "evaluation are used.",
             run_dir,
             ", ".join(without),
         )

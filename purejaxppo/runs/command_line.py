@@ -20,7 +20,7 @@ def command_line(command: str, *words: object) -> str:
 
 
 def program(command: str) -> list[str]:
-    """Return the words that start a command."""
+    """Return the arguments that start a command."""
     script = shutil.which("purejaxppo")
     if script and Path(script).absolute().parent == Path(sysconfig.get_path("scripts")):
         return ["purejaxppo", command]

@@ -35,7 +35,7 @@ class SafeStream:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text, or drop it."""
+        """Write a string, or drop it."""
         with self._dropping():
             try:
                 self.stream.write(text)

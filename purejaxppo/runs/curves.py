@@ -15,7 +15,7 @@ log = logging.getLogger("purejaxppo")
 
 
 def confidence(values: np.ndarray) -> np.ndarray:
-    """Return half the 95 % confidence interval of the mean over axis 0, by Student's t."""
+    """Return half the width of the mean's 95 % confidence interval (Student's t) over axis 0."""
     count = len(values)
     if count < 2:
         return np.full(values.shape[1:], np.nan)

@@ -77,7 +77,7 @@ class FirstEpisodes(NamedTuple):
 
 
 class Running(NamedTuple):
-    """N environments in the middle of their first episodes."""
+    """State of an evaluation: N environments, each playing one episode."""
 
     time: Array  # [] int32
     loop: RolloutState

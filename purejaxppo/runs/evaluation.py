@@ -127,9 +127,9 @@ def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
         return ""
     total = _episodes(int(has_agent(returns, cut).sum()))
     return (
-        f"eval.max_steps = {max_steps}: {count} of {total} were cut after this number of steps. "
-        f"The mean return includes their returns so far. Increase eval.max_steps to play them to "
-        f"their end."
+        f"eval.max_steps = {max_steps}: {count} of {total} were stopped after this number of "
+        f"steps. The mean return includes their returns so far. Increase eval.max_steps to play "
+        f"them to their end."
     )
 
 

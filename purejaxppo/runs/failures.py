@@ -103,8 +103,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def too_little_memory(config: Config, error: BaseException) -> str:
     """Return the message about a device with too little memory."""
+    backend = jax.default_backend()
+    device = "host" if backend == "cpu" else backend.upper()
     return (
-        f"the device has too little memory for env.num_envs = {config.env.num_envs} x "
+        f"the {device} has too little memory for env.num_envs = {config.env.num_envs} x "
         f"ppo.rollout_length = {config.ppo.rollout_length} rows with ppo.num_minibatches = "
         f"{config.ppo.num_minibatches} ({processes.reason(error)}). Use fewer environments or "
         f"more minibatches, or stop other programs on the device."

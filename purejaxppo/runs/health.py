@@ -70,7 +70,7 @@ class StopIfLost:
         self._check = check
 
     def due(self, run: Training) -> bool:
-        """Return True if no agent is left."""
+        """Return True if no agent can be trained further; the hook then stops the run."""
         return run.lost
 
     def act(self, run: Training) -> None:

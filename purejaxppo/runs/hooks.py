@@ -36,7 +36,7 @@ def hooks_of(run: Training, first: Sequence[Hook] = ()) -> list[Hook]:
 
 
 class Evaluate:
-    """A hook that evaluates each agent and stores the best one so far of each seed."""
+    """A hook that evaluates each agent and keeps, for each seed, the best agent so far."""
 
     def __init__(self, run: Training) -> None:
         """Prepare the selection of the best agents."""
@@ -127,14 +127,14 @@ class ShowProgress:
 
 
 class WriteRows:
-    """A hook that writes a row per agent, with the metrics that callbacks add."""
+    """A hook that writes a row of metrics per agent, including those that callbacks add."""
 
     def due(self, run: Training) -> bool:
         """Return True at each logging interval, after an evaluation, and if the run is lost."""
         return run.rows_due
 
     def act(self, run: Training) -> None:
-        """Write the rows to all loggers, even if a callback raises."""
+        """Write the rows of metrics to all loggers, even if a callback raises."""
         p = run.progress
         common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": run.speed}
         run.rows = [row | common for row in run.rows]

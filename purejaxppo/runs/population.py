@@ -192,7 +192,7 @@ def finite(params: Any):
 
 
 def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
-    """Return a warning if an episode of `limit` steps may exceed an interval; "" otherwise.
+    """Return a warning if an episode of `limit` steps can exceed an interval; "" otherwise.
 
     `limit` is 0 without a time limit.
     """
@@ -200,9 +200,9 @@ def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
     if steps >= limit:
         return ""
     return (
-        f"an episode may last {limit} steps, but a selection is due every {steps} steps of an "
-        f"environment. Selections are skipped until every agent has finished an episode. "
-        f"Multiply --population_interval by {-(-limit // steps)} to avoid this."
+        f"agents are compared every {steps} steps per environment, but an episode can last "
+        f"{limit} steps. No agent is replaced before all have finished an episode. Use a "
+        f"--population_interval that is {-(-limit // steps)} times as large."
     )
 
 
@@ -323,7 +323,7 @@ class AddPopulation:
         return True
 
     def act(self, run: Training) -> None:
-        """Add the columns, and correct those that depend on the hyperparameters."""
+        """Add the population's columns, and recompute metrics that depend on hyperparameters."""
         assert isinstance(run.state, PopulationState)
         population, alive = jax.device_get((run.state.population, finite(run.state.agent.params)))
         for i, row in enumerate(run.rows):

@@ -54,8 +54,8 @@ def load_teacher(config: Config, student: Policy) -> Agent:
     teacher = restore(folder)
     if teacher.members:
         raise ValueError(
-            f"pretrain.teacher = {folder}: the run has {len(teacher.members)} agents. Use a run "
-            f"with one agent."
+            f"pretrain.teacher = {folder}: the run trained {len(teacher.members)} agents (seeds or "
+            f"settings of a sweep). Use a run with one seed."
         )
     actor = teacher.policy
     for name in ("observation", "action"):

@@ -122,9 +122,9 @@ class Programs:
         return init
 
     def begin_evaluation(self) -> None:
-        """Start to compile evaluations, if the run evaluates and this has not started yet.
+        """Start compiling the evaluation in the background, once, if the run evaluates.
 
-        Call it after the first update, because tracing would slow the compilation of training.
+        Call it after the first update. Earlier, it would slow the compilation of training.
         """
         if self.setup.config.eval.num_episodes:
             self._job("evaluate", lambda: self._lower_evaluation(self.abstract_state()))

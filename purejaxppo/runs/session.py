@@ -213,7 +213,8 @@ def announce(run: Training, *, stay_awake: bool) -> None:
     device = setup.devices[0]
     awake_note = " kept awake" if stay_awake else ""
     members = len(run.members)
-    agents = f"{members} agents with " if members > 1 else ""
+    kind = "seeds" if config.num_seeds > 1 else "agents"
+    agents = f"{members} {kind} with " if members > 1 else ""
     each = " each" if members > 1 else ""
     parts = "1 shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     in_processes = f" in {jax.process_count()} processes" if processes.is_distributed() else ""
@@ -245,7 +246,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if resumes:
         with processes.raise_together():
             state = run.restore(state)
-        restarted = "" if restorable else ". The simulator starts from scratch."
+        restarted = "" if restorable else ". The simulator starts new episodes; the agent is kept."
         console.print_line(f"resuming at {run.progress.env_steps:,} steps{restarted}")
         before = load_config(run.run_dir / CONFIG, saved=True)
         if moved := schedule_changes(before, config, run.progress, sparse=run.intervals.sparse):
@@ -302,7 +303,8 @@ def conclude(run: Training, seconds: float) -> int:
     """Print how the run ended; return 0, or 128 + the signal that ended it."""
     p, console, every = run.progress, run.console, run.intervals
     many = len(p.member_steps) > 1
-    each = " per agent" if many else ""
+    kind = "seed" if run.config.num_seeds > 1 else "agent"
+    each = f" per {kind}" if many else ""
     if run.signal and not every.ended(p):
         console.print_line(
             f"{signal.Signals(run.signal).name}: saved at {p.env_steps:,} steps{each} in "
@@ -326,7 +328,7 @@ def conclude(run: Training, seconds: float) -> int:
             f"total_timesteps to continue it."
         )
     if text := best_evaluation(p):
-        suffix = " (mean over the agents)" if many else f" at {p.member_best_steps[0]:,} steps"
+        suffix = f" (mean over the {kind}s)" if many else f" at {p.member_best_steps[0]:,} steps"
         console.print_line(f"{text}{suffix}")
     folder = short_path(run.run_dir)
     curve = folder / "learning_curve.png"

@@ -90,7 +90,7 @@ def sweep(command: SweepFlags, config: Config) -> int:
 
 
 def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:
-    """Return the paths of the Python files that a sweep uses, by their name in the config.
+    """Return a dict with the path of each Python file that a sweep uses, by name in the config.
 
     With a launcher these are copies, because other hosts may not have the originals.
     """
@@ -128,7 +128,7 @@ def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Setting
 def check_members(members: Sequence[Config], command: SweepFlags) -> None:
     """Check the agents, and print warnings about settings without effect.
 
-    With the local launcher, one agent of each program is built, without computing.
+    With the local launcher, one agent per compiled program is built, without computing.
 
     Raises:
         ValueError: a config, environment or device is invalid, or agents cannot share a program.
@@ -166,7 +166,7 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
         if changed:
             raise ValueError(
                 f"{folder} contains a sweep with {changed[0]} = {old.get(changed[0])}, not "
-                f"{new[changed[0]]}. Use another --run_dir, or --clobber to delete it."
+                f"{new[changed[0]]}. Use another --run_dir, or --clobber to delete that sweep."
             )
     write_whole(path, dump(new))
 

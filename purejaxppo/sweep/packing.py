@@ -119,7 +119,14 @@ def batch_sizes(count: int, limit: int, width: int) -> list[int]:
 
 
 def max_batch(group: Group, setup: Setup, width: int) -> int:
-    """Return the number of a group's agents that fit into memory, by XLA's memory analysis.
+    """Return the largest number of a group's agents that one program can train.
+
+    XLA's memory analysis estimates their memory.
+
+    Args:
+        group: the agents, and their memory budget.
+        setup: setup of the group, with its devices.
+        width: number of devices; the smallest number of agents that one program trains.
 
     Raises:
         ValueError: not even `width` agents fit.
@@ -135,7 +142,7 @@ def max_batch(group: Group, setup: Setup, width: int) -> int:
     least = measure(setup, few)
     if least > budget:
         raise ValueError(
-            f"{few} agents need {least / 1e9:.3f} GB, but the memory budget is "
+            f"{few} agents need {least / 1e9:.3f} GB of device memory, but the budget is "
             f"{budget / 1e9:.3f} GB. Increase --memory_gb, or reduce env.num_envs or "
             f"ppo.rollout_length."
         )
@@ -222,7 +229,7 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
             if any(compare(old, config)):
                 raise ValueError(
                     f"{folder} belongs to another sweep. Use another --run_dir, or "
-                    f"--clobber to delete it."
+                    f"--clobber to delete that sweep."
                 )
         setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)

@@ -80,10 +80,10 @@ class Choice:
 
 
 def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[Any]]:
-    """Parse the values of fields from texts such as `ppo.learning_rate=1e-4,3e-4`.
+    """Parse the values of fields from strings such as `ppo.learning_rate=1e-4,3e-4`.
 
     Raises:
-        ValueError: a text, field or value is invalid.
+        ValueError: a string, field or value is invalid.
     """
     grid: dict[str, list[Any]] = {}
     for text in texts:
@@ -208,10 +208,10 @@ def entry_of(key: str) -> int | None:
 
 
 def with_coefs(setting: Mapping[str, Any], config: Config) -> Setting:
-    """Return a setting in which single coefficients are replaced by the whole list.
+    """Replace `ppo.term_coefs.i` in a setting by the whole list `ppo.term_coefs`.
 
     Raises:
-        ValueError: the config has fewer auxiliary losses.
+        ValueError: there is no auxiliary loss i.
     """
     plain = {key: value for key, value in setting.items() if entry_of(key) is None}
     coefs = list(plain.get(ENTRY[:-1], config.ppo.coefs))

@@ -85,8 +85,8 @@ BROKEN = {
 def test_a_broken_entry_point_is_an_error_that_names_its_distribution(module, problem, install):
     install("maze = maze_envs:FAMILY", module)
     assert message("maze/small") == (
-        f"env.name: the family 'maze' of maze-envs 1.2 cannot be loaded from maze_envs:FAMILY "
-        f"({problem}). Update or uninstall maze-envs 1.2."
+        f"env.name: the family 'maze' of the package maze-envs 1.2 cannot be loaded from "
+        f"maze_envs:FAMILY ({problem}). Fix, update or uninstall maze-envs 1.2."
     )
 
 

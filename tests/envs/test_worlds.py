@@ -282,8 +282,8 @@ def test_agents_with_equal_spaces_may_have_composite_actions_and_image_observati
     ("one", "other", "words"),
     [
         (Box((2,)), Box((2, 2)), "a Box of shape (2, 2)"),
-        (Box((2,)), Box((3,), 0.0, 1.0, "uint8"), "in uint8"),
-        (Box((2,), -1.0, 1.0), Box((3,)), "a Box of shape (3,) in float32 without bounds"),
+        (Box((2,)), Box((3,), 0.0, 1.0, "uint8"), "with dtype uint8"),
+        (Box((2,), -1.0, 1.0), Box((3,)), "a Box of shape (3,) with dtype float32 without bounds"),
         (MultiDiscrete((2,)), MultiDiscrete((3,)), "MultiDiscrete(nvec=(3,))"),
     ],
 )

@@ -539,7 +539,8 @@ def test_host_simulators_get_raw_actions_too(family, make_config, tmp_path):
 def test_one_of_several_agents_is_exported_by_its_index(runs, tmp_path, capsys):
     path = tmp_path / "policy.npz"
     assert run_export(runs, "cartpole", "--to", path) == 2
-    assert "has 2 agents. Select one with --member i, where i is 0 to 1." in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "trained 2 agents (seeds or settings of a sweep). Select one with --member i, " in err
     assert run_export(runs, "cartpole", "--to", path, "--member", 1, "--batch", 5) == 0
     agent = restore(runs / "cartpole").member(1)
     obs = np.random.default_rng(0).normal(0, 1, (1000, 4)).astype(np.float32)

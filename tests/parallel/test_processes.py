@@ -188,7 +188,7 @@ def test_seeds_are_divided_over_processes():
     alone(*flags, "--run_dir", "one")
     (code, out, err), other = ends(both(*flags, "--run_dir", "two"))
     assert code == 0, (out, err)
-    assert "2 agents with 8 environments each" in out
+    assert "2 seeds with 8 environments each" in out
     assert other == (0, "", "")
     assert rows("two") == rows("one")
 

@@ -129,7 +129,7 @@ def test_a_run_resumes_with_its_agent(finished, tmp_path, capsys):
     before = restore(tmp_path / "run", "last")
     flags = ("--total_timesteps", "1280")
     assert train(finished / "small.yaml", tmp_path / "run", *flags) == 0
-    assert "The simulator starts from scratch." in capsys.readouterr().out
+    assert "The simulator starts new episodes" in capsys.readouterr().out
     after = restore(tmp_path / "run", "last")
     assert after.env_steps > before.env_steps > 500
     lags = [row["charts/lag"] for row in read_csv(tmp_path / "run" / "metrics.csv")]

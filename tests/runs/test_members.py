@@ -301,7 +301,7 @@ def run(trained_once, tmp_path, monkeypatch):
 
 
 def test_a_run_of_seeds_keeps_the_curve_and_best_agent_of_each_seed(run, capsys):
-    assert "2 agents with 8 environments each" in Path("out").read_text()
+    assert "2 seeds with 8 environments each" in Path("out").read_text()
     rows = read_csv(run / "metrics.csv")
     assert {(row["member"], row["seed"]) for row in rows} == {(0, 5), (1, 6)}
     assert (run / "learning_curve.png").stat().st_size > 10_000

@@ -323,7 +323,7 @@ def test_another_sweep_in_the_same_folder_is_rejected(finished_sweep, config_fil
         "contains a sweep with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']"
         in error
     )
-    assert "--clobber to delete it" in error
+    assert "--clobber to delete that sweep" in error
     assert table(finished_sweep) == before
 
 
@@ -346,8 +346,8 @@ def test_a_sweep_prints_settings_without_effect_once(config_file, capsys):
     members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
     sweep_command.check_members(members, command)
     assert capsys.readouterr().out.splitlines() == [
-        "ppo.kl_coef = 0.5, 0.25 has no effect. It requires ppo.objective = kl or clip_kl.",
-        "ppo.dual_clip = 2.0 has no effect. It requires ppo.objective = dual_clip.",
+        "ppo.kl_coef = 0.5, 0.25 has no effect. Set ppo.objective to kl or clip_kl.",
+        "ppo.dual_clip = 2.0 has no effect. Set ppo.objective to dual_clip.",
     ]
 
 

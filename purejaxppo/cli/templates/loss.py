@@ -16,7 +16,8 @@ def loss(params, outputs, rows):
     """Compute the loss of each row of a minibatch, [B]. Its mean is over the valid rows.
 
     Args:
-        params: parameters from `init`. A loss without `init` takes only outputs and rows.
+        params: parameters from `init`. An auxiliary loss without `init` has the arguments
+            (outputs, rows) only.
         outputs: outputs of the network: `features` [B, F], `dist_params`, `critic`.
         rows: `obs` (after preprocessing), `action`, `log_prob`, `value`, `target`, `advantage`,
             `valid`, and the requested rows (below).

@@ -73,7 +73,7 @@ def _jumanji() -> Any:
 
 
 def _ignore_future_warnings() -> contextlib.AbstractContextManager[None]:
-    """Ignore warnings about deprecated JAX calls, such as BinPack's scatters."""
+    """Ignore warnings about deprecated JAX calls, such as the scatter operations in BinPack."""
     return quiet(("", FutureWarning))
 
 

@@ -300,7 +300,7 @@ class AgainstOpponent(BaseTask):
             )
 
     def _row(self, game: Any, player: jax.Array) -> dict[str, Any]:
-        """Return the observation of a player in the form of a multi-agent row."""
+        """Return a player's view as the observation dict of one agent (agent, obs, action_mask)."""
         obs = self.game.observe(game, player)
         return {"agent": player, MASK: obs.pop(MASK), "obs": obs}
 

@@ -325,7 +325,7 @@ def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
     flags = ("--total_timesteps", "256", "--env.options", "restarts", "2", "timeout", "30")
     flags += ("--eval.num_episodes", "0")
     assert train(config_file, run_dir, *flags) == 0
-    assert "The simulator starts from scratch." in capsys.readouterr().out
+    assert "The simulator starts new episodes" in capsys.readouterr().out
     after = restore(run_dir, "last")
     assert before.env_steps == 128 and after.env_steps == 256
     # Two games of two agents play seven episodes in two rounds. A reset takes three windows, which

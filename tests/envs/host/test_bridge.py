@@ -403,7 +403,7 @@ def test_a_run_resumes_with_its_agent_and_reports_that_the_simulator_restarts(
     shutil.copytree(finished / "run", tmp_path / "run")
     before = restore(tmp_path / "run", "last")
     assert train(config, tmp_path / "run", "--total_timesteps", "2048") == 0
-    assert "The simulator starts from scratch." in capsys.readouterr().out
+    assert "The simulator starts new episodes" in capsys.readouterr().out
     after = restore(tmp_path / "run", "last")
     assert after.env_steps > before.env_steps > 900
     result = evaluate(after, 7)
