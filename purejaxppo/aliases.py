@@ -19,7 +19,7 @@ Scalar = jax.Array | float
 """A number, or an array that broadcasts like one."""
 
 Key = jax.Array
-"""A typed PRNG key [], or several [K]. A function that takes one consumes it."""
+"""A typed PRNG key, or an array of K keys, [K]. Do not use a key again after a function got it."""
 
 Tree = Any
 """Any pytree of arrays."""
@@ -53,7 +53,7 @@ StoredObs = Any
 """Rows of an `ObsStorage` [..., N]: observations, or the positions of their windows."""
 
 MetricDict = dict[str, jax.Array]
-"""Metrics [] by name."""
+"""Scalar metrics by name."""
 
 InitialCarry = Callable[[tuple[int, ...]], Carry]
 """Batch shape, such as (N,) -> carry at the start of an episode."""

@@ -113,7 +113,7 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
     Args:
         parts: parts of the training run.
         key: random key of the run, the same for all shards.
-        shard_id: index of the shard, int32 [].
+        shard_id: index of the shard, int32 scalar.
     """
     agent_key, shard_key = jax.random.split(key)
     env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))
@@ -411,7 +411,7 @@ def minibatch_loss(
         rows: rows of the minibatch.
 
     Returns:
-        (loss [], its components).
+        (scalar loss, its components).
     """
     outputs = evaluate_minibatch(parts, agent, stats, hp, params, rows)
     copies = parts.symmetry.copies

@@ -82,7 +82,7 @@ class OldPaths(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return ModuleType(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module the names of the one at the new path."""
+        """Copy the names of the module at the new path into the module."""
         current = importlib.import_module(new_path(module.__name__))
         module.__path__ = []
         module.__dict__.update({k: v for k, v in vars(current).items() if not k.startswith("__")})

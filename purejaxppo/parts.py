@@ -99,7 +99,8 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     """Return the advantage estimator of the config; a custom one is checked by tracing.
 
     Raises:
-        ValueError: it cannot be loaded, or does not map a rollout to advantages and targets.
+        ValueError: the estimator cannot be loaded, or does not map a rollout to advantages and
+            targets.
     """
     built_in = {"gae": advantages.of_rollout, "vtrace": advantages.off_policy(dist)}
     if config.advantage in built_in:
@@ -180,7 +181,7 @@ def map_over_shards(
 
 
 TrainProgram = Callable[[TrainState, Hyperparams, Array | int], Trained]
-"""(state, hp, number of updates int32 []) -> (state, metrics)."""
+"""(state, hp, number of updates, int32 scalar) -> (state, metrics)."""
 
 
 def init_program(parts: Parts) -> Callable[[Key, Array], TrainState]:

@@ -165,7 +165,7 @@ def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition
 
     Args:
         before: state before the step.
-        obs: its observations, as the storage returned them.
+        obs: observations before the step, as the storage returned them.
         row: actions and their outcome.
     """
     choice, out = row.choice, row.out

@@ -19,7 +19,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 class Box:
     """Arrays of a fixed shape and dtype, between `low` and `high` (a number or one per element).
 
-    Bounds are floats or nested tuples, so that the space is hashable.
+    Bounds are floats or nested tuples. The space is therefore hashable.
     """
 
     shape: tuple[int, ...]

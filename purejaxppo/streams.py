@@ -19,7 +19,7 @@ CURIOUS_NETWORKS = 0x63757230
 NEW_EPISODES = 0x6E657765
 """New episodes at the start of a rollout, from the rollout's key."""
 POPULATION = 0x706274
-"""Selection in a population, from its first member's key."""
+"""Selection in a population, from its first agent's key."""
 ENVIRONMENTS = 0x656E7673
 """Environments in a step of a rollout, from the step's key."""
 BEGIN_ROLLOUT = 0x62656769

@@ -1,6 +1,7 @@
 """Records that rollout, estimation and update exchange.
 
-Axis letters: T time, N environments (of one shard), D shards. Every array field states its shape.
+Axis letters: T time, N environments (of one shard), D shards. Every array field states its shape, [] for
+a scalar.
 """
 
 from collections import namedtuple
@@ -32,7 +33,7 @@ from purejaxppo.spaces import Space
 if TYPE_CHECKING:
 
     class Hyperparams(PPOConfig):
-        """The tunable floats of `PPOConfig` as arrays [], so that several values can be vmapped."""
+        """The tunable floats of `PPOConfig` as scalar arrays, which `vmap` can batch."""
 
         total_updates: jax.Array  # [] float: schedules end after this number of updates
         _fields: tuple[str, ...]
@@ -93,7 +94,7 @@ class Episodes(NamedTuple):
     count: jax.Array  # type: ignore[assignment]  # [] int32
     return_sum: jax.Array  # []
     length_sum: jax.Array  # [] int32
-    diverged: jax.Array  # [] int32: episodes that diverged, not counted above
+    diverged: jax.Array  # [] int32: episodes that diverged (see `EnvStep`), not counted above
 
 
 class RolloutState(struct.PyTreeNode):
@@ -303,7 +304,7 @@ outputs [T, N, ...], with the carry after them. The carry is reset where `start`
 not change where `absent` is True."""
 
 StartRollout = Callable[[RolloutState, Key, Scalar], RolloutState]
-"""(state after the last rollout, key, progress of the run [], 0 to 1) -> state before the next
+"""(state after the last rollout, key, progress of the run, 0 to 1) -> state before the next
 rollout."""
 
 Estimate = Callable[[Params], Batch]

@@ -126,7 +126,7 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
     the old range start with almost no probability. Values stay almost the same.
 
     The initial weights of the layer are 0. Bins of opposite sign are subtracted before they are
-    weighted, so that their common part does not add up to a large value.
+    weighted, to prevent that their common part adds up to a large value.
 
     Args:
         limits: ranges of the bins in symlog units; each is twice the previous one.
@@ -277,7 +277,7 @@ def popart() -> Critic:
 
 
 def mean_and_std(stats: ValueStats) -> tuple[Array, Array]:
-    """Return mean and standard deviation (at least 1e-4) of the value targets so far, [] each."""
+    """Return mean and standard deviation (at least 1e-4) of the value targets so far, scalars."""
     variance = normalize.variance(stats.moments)
     return stats.moments.mean, jnp.sqrt(jnp.maximum(variance, 1e-8))
 

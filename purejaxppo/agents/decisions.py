@@ -114,7 +114,7 @@ def join(before: RolloutState, rollout: Rollout) -> Rollout:
 
     Args:
         before: state before the rollout.
-        rollout: its rows, one per step.
+        rollout: the rollout, one row per step.
 
     Returns:
         The rollout, in which only rows with a decision and a known outcome are valid.

@@ -80,7 +80,7 @@ def summarise(
 def mean_of_targets(
     functions: Mapping[str, Callable[[Array], Array]], batch: Batch, psum: Reduce
 ) -> MetricDict:
-    """Return the means over valid value targets of all shards, [] each, by name.
+    """Return the means over valid value targets of all shards, scalars by name.
 
     Args:
         functions: functions from targets [B] to numbers [B], by name.
@@ -111,7 +111,7 @@ def explained_variance(
         psum: sum over shards.
 
     Returns:
-        (1 if the targets vary else 0, int32 []; explained variance [], 0 if they do not vary).
+        (int32 scalar, 1 if the targets vary, else 0; explained variance, 0 if they do not vary).
     """
     chex.assert_shape([rows, mean], [(2, *valid.shape), (2,)])
     centred = rows - mean.reshape(2, *[1] * valid.ndim)
@@ -123,7 +123,7 @@ def explained_variance(
 
 
 def is_finite(agent: AgentState) -> Array:
-    """Return True if an agent's numbers are finite and no parameter exceeds ±LARGEST, bool []."""
+    """Return True if an agent's numbers are finite and no parameter exceeds ±LARGEST, scalar."""
     params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
     stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
     return jnp.all(jnp.stack([jnp.ones((), bool), *params, *stats]))

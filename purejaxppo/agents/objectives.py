@@ -101,7 +101,7 @@ def make(config: PPOConfig) -> Objective:
     """Return the policy loss of the config; a custom one is checked by tracing.
 
     Raises:
-        ValueError: it cannot be loaded, or does not map rows [B] to losses [B].
+        ValueError: the loss cannot be loaded, or does not map rows [B] to losses [B].
     """
     if config.objective in OBJECTIVES:
         return OBJECTIVES[config.objective]

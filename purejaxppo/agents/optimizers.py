@@ -70,9 +70,9 @@ class OptimizerUpdate(Protocol):
             gradient: [P].
             state: optimiser state before the step.
             params: all parameters [P].
-            kl: KL divergence from the policy that acted, before the step, [].
-            first: True for the first gradient step on a rollout, bool [].
-            rate: step size by which the updates will be multiplied, [].
+            kl: KL divergence from the policy that acted, before the step, scalar.
+            first: True for the first gradient step on a rollout, bool scalar.
+            rate: step size by which the updates will be multiplied, scalar.
         """
         ...
 
@@ -167,7 +167,7 @@ def metric_names(config: PPOConfig) -> tuple[str, ...]:
 
 
 def metrics(config: PPOConfig, state: OptState) -> MetricDict:
-    """Return the optimiser's metrics, [] each, from its state."""
+    """Return the optimiser's metrics, scalars, from its state."""
     names = metric_names(config)
     return {name: state[-1] for name in names}  # last transformation of the chain
 

@@ -21,7 +21,7 @@ from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Batch, Estimate, Hyperparams, Losses, Updated
 
 Loss = Callable[[Params, Batch], tuple[Array, Losses]]
-"""(params, rows of a minibatch) -> (loss [], its components), sums over valid rows."""
+"""(params, rows of a minibatch) -> (scalar loss, its components), sums over valid rows."""
 
 BeforeEpoch = Callable[[Estimate, Params, Batch], Batch]
 """(estimate, params, batch) -> batch of the next epoch."""
@@ -64,7 +64,7 @@ def ppo_loss(
             computed on the first part and multiplied by `copies`.
 
     Returns:
-        (loss [], its components).
+        (scalar loss, its components).
 
     Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 9.
     """
@@ -110,7 +110,7 @@ def mean_gradient(
         psum: sum over shards; called once.
 
     Returns:
-        (gradient [P], means of the components, number of valid rows []).
+        (gradient [P], means of the components, number of valid rows).
     """
     (_, components), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
     count = jnp.sum(rows.valid, dtype=flat.dtype)
@@ -129,7 +129,7 @@ def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
         limit: largest norm; 0: no limit.
 
     Returns:
-        (clipped gradient [P], norm before clipping []).
+        (clipped gradient [P], norm before clipping, a scalar).
     """
     chex.assert_rank(gradient, 1)
     norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))

@@ -83,7 +83,7 @@ def make_hyperparams(config: Config) -> Hyperparams:
 
 
 def hyperparams_of(config: PPOConfig, num_updates: int) -> Hyperparams:
-    """Return the tunable floats of a config as arrays, [] each.
+    """Return the tunable floats of a config as scalar arrays.
 
     Args:
         config: settings of the algorithm.
@@ -98,7 +98,7 @@ def check(config: PPOConfig) -> None:
     """Check custom schedules by tracing.
 
     Raises:
-        ValueError: one cannot be loaded, or does not map a number to a number.
+        ValueError: a schedule cannot be loaded, or does not map a number to a number.
     """
     zero = jnp.zeros(())
     for name in ("learning_rate", "clip", "ent", "intrinsic"):
@@ -115,7 +115,7 @@ def scheduled(hp: Hyperparams, config: PPOConfig, update: Array) -> Hyperparams:
     Args:
         hp: hyperparameters before their schedules are applied.
         config: names of the schedules.
-        update: index of the update, int32 [].
+        update: index of the update, int32 scalar.
     """
     progress, stride = update / hp.total_updates, 1.0 / hp.total_updates
     warmup = config.learning_rate_warmup

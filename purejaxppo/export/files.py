@@ -331,7 +331,7 @@ def check_difference(differences: list[Difference], path: Path) -> None:
     """Check that a file's actions equal the agent's up to rounding.
 
     Raises:
-        ValueError: they differ by more.
+        ValueError: the actions differ by more.
     """
     for d in differences:
         is_close = d.share <= MAX_TIES if d.discrete else d.largest <= TOLERANCE * max(1.0, d.scale)

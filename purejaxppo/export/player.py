@@ -262,8 +262,8 @@ def _checked(value: Any, port: Port, description: dict[str, Any] | None = None) 
 
     Args:
         value: the array.
-        port: its shape and type in the policy.
-        description: its entry in the metadata, with the smallest and largest integers.
+        port: shape and type of the array in the policy.
+        description: entry of the array in the metadata, with the smallest and largest integers.
     """
     array = np.asarray(value)
     if array.shape != port.shape:

@@ -95,7 +95,8 @@ def check(lowered: Any, devices: Sequence[jax.Device]) -> None:
     """Check that a `jax.stages.Lowered` cannot deadlock.
 
     Raises:
-        TooFewThreadsError: it contains batched LAPACK calls, and there are too few threads.
+        TooFewThreadsError: the program contains batched LAPACK calls, and there are too few
+            threads.
     """
     if too_few_threads(devices) and calls_batches(lowered):
         raise TooFewThreadsError(

@@ -113,7 +113,7 @@ def _number(environ: Mapping[str, str], name: str, missing: int | None = None) -
     """Return a variable as a number, or `missing` if it is not set.
 
     Raises:
-        ValueError: it is not a number, or it is not set and `missing` is None.
+        ValueError: the variable is not a number, or is not set and has no default.
     """
     text = environ.get(name)
     if text is None and missing is not None:
@@ -225,7 +225,7 @@ def address(coordinator: str) -> tuple[str, int]:
     """Split 'host:port'.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: invalid address.
     """
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:

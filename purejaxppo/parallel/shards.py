@@ -1,9 +1,10 @@
 """Logical shards of a run, and their assignment to devices.
 
-A run's environments are divided into `num_shards` shards, each with its own keys. A device computes
-one or several shards (with `vmap`). So results depend on the number of shards, not of devices.
+A run's environments are divided into `num_shards` shards, each with separate keys. A device
+computes one or several shards (with `vmap`). Results therefore depend on the number of shards, not
+of devices.
 Functions that `Shards` maps see one shard, and communicate only through `psum` and `pmax`. Several
-agents (`members`) form one more axis, outside of the shards.
+agents (seeds, trials or population members) form one more axis, outside of the shards.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ MEMBER_AXIS = "member"
 
 
 Axes = Any
-"""A prefix pytree of 0, for arrays with a leading axis of shards (or members), and None, for arrays
+"""A prefix pytree of 0, for arrays with a leading axis of shards (or agents), and None, for arrays
 that all share."""
 
 
@@ -60,7 +61,7 @@ def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
 def use_compilation_cache() -> None:
     """Store compiled programs in JAX's cache folder, by default ~/.cache/purejaxppo/xla.
 
-    Loading a compiled program runs its code. So a new folder is private to the user, and a folder
+    Loading a compiled program runs its code. Therefore a new folder is private to the user, and a folder
     that other users can write to is not used. Without a writable folder, each process compiles its
     programs.
     """
@@ -98,8 +99,8 @@ def _cache_folder(configured: str | None) -> Path | None:
 class Shards:
     """Maps functions of one shard of one agent over all shards and agents.
 
-    Devices form a mesh ("seed", "env"). Agents (members) are spread over devices first, since they
-    do not communicate. The shards of each agent use the remaining devices.
+    Devices form a mesh ("seed", "env"). Agents are spread over devices first, since they do not
+    communicate. The shards of each agent use the remaining devices.
 
     Args:
         num_shards: number of logical shards D.
@@ -110,7 +111,7 @@ class Shards:
     def __init__(
         self, num_shards: int, devices: list[jax.Device] | None = None, num_members: int = 0
     ) -> None:
-        """Assign members and shards to devices."""
+        """Assign agents and shards to devices."""
         devices = devices or []
         across = largest_divisor(num_members or 1, len(devices))
         along = largest_divisor(num_shards, len(devices) // across)
@@ -140,7 +141,7 @@ class Shards:
         return jax.lax.pmax(x, self.axes) if self.axes else x
 
     def any_member(self, x: jax.Array) -> jax.Array:
-        """Return whether `x`, bool [], is True for any agent on this device."""
+        """Return True if `x`, a bool scalar, is True for any agent on this device."""
         return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members > 1 else x
 
     def in_turn(self, function: Callable[..., T]) -> Callable[..., T]:
@@ -162,10 +163,10 @@ class Shards:
         """Return a function that runs `function` on every shard of every agent.
 
         Args:
-            function: function of one shard of one member.
+            function: function of one shard of one agent.
             in_axes: `Axes` of shards, one entry per argument: 0 for a leading axis D.
             out_axes: `Axes` of shards of the result.
-            members: the same for members, (arguments, results), with the axis M before D. An int
+            members: the same for agents, (arguments, results), with the axis M before D. An int
                 or None for the arguments applies to all of them.
         """
         in_members, out_members = members

@@ -74,7 +74,7 @@ def frames(
     Args:
         name: smax, mpe or jaxnav of JaxMARL, or particles.
         env: JaxMARL's environment, or the task.
-        states: its states.
+        states: states of the environment.
         height: height of a frame, in pixels.
         width: width of a frame, in pixels.
     """

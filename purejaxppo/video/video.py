@@ -63,10 +63,10 @@ def record(
 
     Args:
         task: one environment, as `envs.registry.make_task` returns it.
-        states: its states, one per step.
+        states: states of the task, one per step.
         path: path of the file. The suffix selects the format.
         title: text above the frames.
-        rewards: one per step, to show the return so far. Empty: not shown.
+        rewards: rewards, one per step, to show the return so far. Empty: not shown.
 
     Returns:
         The path.

@@ -108,8 +108,8 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> AuxiliaryLoss
     """Return the auxiliary losses of the config, checked by tracing.
 
     Raises:
-        ValueError: one cannot be loaded, has an invalid type, or does not return one number per
-            row.
+        ValueError: a loss cannot be loaded, has an invalid type, or does not return one number
+            per row.
     """
     if not config.terms:
         return NONE
@@ -156,7 +156,7 @@ def as_auxiliary_loss(value: str | CodeRef) -> AuxiliaryLoss:
     A function may have attributes `rows` and `init`.
 
     Raises:
-        ValueError: it cannot be loaded, has an invalid type, or names unknown rows.
+        ValueError: the entry cannot be loaded, has an invalid type, or names unknown rows.
     """
     loss, field = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
     if not isinstance(loss, AuxiliaryLoss):

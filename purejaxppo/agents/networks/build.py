@@ -114,7 +114,7 @@ def make_networks(
 
 
 def policy_of(agent: str, policies: Mapping[str, object]) -> str:
-    """Return the policy of an agent: that of the first pattern that matches its name.
+    """Return the policy of the first pattern that matches the name of an agent.
 
     Raises:
         ValueError: no pattern matches.
@@ -199,7 +199,7 @@ def for_update(module: ActorCritic) -> ActorCritic:
 
 
 def recurrent(module: ActorCritic) -> Network:
-    """Return a network with a recurrent cell after each torso; the carry is a tuple of theirs."""
+    """Return a network with a recurrent cell after each torso; the carries form a tuple."""
     config = module.config
     kind: Any = cells.CELLS[config.rnn]
     count = 1 if module.shared else 2

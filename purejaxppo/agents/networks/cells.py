@@ -149,7 +149,7 @@ class MinGRU(RecurrentCell):
         z = σ(W_z x + b_z)    h' = (1 - z) h + z (Wₕ x + bₕ)
 
     Each step is an affine map, and affine maps compose. This takes O(log T) steps instead of T. At
-    a start, the map drops h.
+    the start of an episode, the map drops h.
 
     Reference: Feng et al. 2024, https://arxiv.org/abs/2410.01201, section 3.1, without their
     logarithms for half precision.

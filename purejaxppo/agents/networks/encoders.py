@@ -212,7 +212,7 @@ class Encoder(nn.Module):
         return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
 
     def part_layers(self, x: Array, name: str) -> Array:
-        """Pass the features of one part through its own dense layers."""
+        """Pass the features of one part through separate dense layers."""
         config = self.config
         for i, width in enumerate(config.input_hidden):
             layer = f"{name}_dense_{i}"

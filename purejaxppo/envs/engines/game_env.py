@@ -164,7 +164,7 @@ def read_agents(
     that environments share until one takes it.
 
     Args:
-        launch: how games are started.
+        launch: settings to start games.
         start: starts a game, or begins to wait for the editor.
         describe: reads the agents of a game.
         editor: the game runs in the editor.

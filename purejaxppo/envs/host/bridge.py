@@ -2,7 +2,7 @@
 
 An adapter provides a `Pool`: N environments with two traceable functions, which use EnvPool's XLA
 calls or callbacks. `HostEnv` turns a pool into an `Env`. Each call takes and returns a token, which
-keeps the calls in order. So callbacks need no other ordering and can be vmapped: `vmap` over
+keeps the calls in order. Callbacks need no other ordering, and can be vmapped: `vmap` over
 seeds makes one larger pool, which one call steps.
 """
 
@@ -33,7 +33,7 @@ class Pool(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """Return the simulator's error, or None; the program's own error has only its text."""
+        """Return the simulator's error, or None. The program's error contains only its text."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class FrameSource(BaseTask):
 
 @contextlib.contextmanager
 def simulator_errors(name: str, *envs: Any) -> Iterator[None]:
-    """Raise the simulator's own error in place of the error of a program that steps `envs`.
+    """Raise the simulator's error instead of the error of the program that steps `envs`.
 
     Raises:
         SimulatorError: the program failed because of the simulator.
@@ -101,7 +101,7 @@ class HostState(struct.PyTreeNode):
 
     token: Token
     done: jax.Array  # [N] bool: the pool starts a new episode at the next step
-    lost: jax.Array  # [N] bool: diverged, until the next episode starts
+    lost: jax.Array  # [N] bool: diverged (see `EnvStep`), until the next episode starts
     absent: jax.Array | None = None
     """bool [N], True where the agent needs no action; None if agents are never absent."""
 
@@ -210,10 +210,10 @@ class HostEnv(Env):
         return self._initial_state(*self._calls_of(self.spec.num_envs).reset(key))
 
     def begin(self, seeds: Array) -> tuple[HostState, Obs]:
-        """Start an episode of each environment from its own seed.
+        """Start an episode of each environment from a separate seed.
 
         Under vmap, each environment gets the same seed as without vmap. EnvPool and game engines
-        ignore the seeds and continue their own generators.
+        ignore the seeds and continue their generators.
         """
         return self._initial_state(*self._calls_of(self.spec.num_envs).begin(seeds))
 

@@ -155,7 +155,7 @@ class CallbackPool(Generic[B]):
         return self._call(self._reset, (self.token, self.reset_shapes), seed)
 
     def begin(self, seeds: Array) -> Any:
-        """Reset every environment with its own seed."""
+        """Reset every environment, with one seed per environment."""
         return self._call(self._begin, (self.token, self.reset_shapes), seeds)
 
     def step(self, token: Token, action: EnvAction) -> Any:
@@ -194,7 +194,7 @@ class CallbackPool(Generic[B]):
         return self.envs.diverged_value
 
     def render_frame(self) -> np.ndarray | None:
-        """Return a frame of environment 0 from its own `render`."""
+        """Return a frame of environment 0 from its `render`."""
         return self.envs.render_frame()
 
     def close(self) -> None:

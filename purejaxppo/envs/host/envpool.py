@@ -148,7 +148,7 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
     """Return the observation and action spaces.
 
     Raises:
-        ValueError: one of them is not supported.
+        ValueError: a space is not supported.
     """
     try:
         with _without_precision_warning():
@@ -295,11 +295,11 @@ class EnvPool:
             self.handle, self._recv, self._send, _ = self.env.xla()
 
     def reset(self, key: Key) -> Any:
-        """Reset every environment. The pool uses its own seeds and ignores `key`."""
+        """Reset every environment. The pool uses other seeds and ignores `key`."""
         return self.begin(jax.random.key_data(key))
 
     def begin(self, seeds: Any) -> Any:
-        """Reset every environment. The pool uses its own seeds and ignores `seeds`."""
+        """Reset every environment. The pool uses other seeds and ignores `seeds`."""
 
         def host_reset(seeds: Any) -> Any:
             del seeds

@@ -32,7 +32,7 @@ class Intrinsic(NamedTuple):
     reward: Callable[[Tree, BonusRows], Array]
     """(state, rows) -> bonus [T, N], 0 where not valid."""
     update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, MetricDict]]
-    """(state, rows, key, sum over shards) -> (state, metrics [] by name)."""
+    """(state, rows, key, sum over shards) -> (state, scalar metrics by name)."""
     figures: tuple[str, ...] = ()
     """Names of its metrics."""
     track: Callable[[Tree, Array, BonusRows, Reduce], tuple[Tree, Array]] | None = None

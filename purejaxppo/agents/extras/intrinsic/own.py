@@ -16,7 +16,7 @@ def make(config: Config, spec: Any) -> Intrinsic:
     """Return the custom `Intrinsic` of the config, or the result of its function of (config, spec).
 
     Raises:
-        ValueError: it cannot be loaded or made, or its functions do not fit a rollout.
+        ValueError: the reward cannot be loaded or made, or its functions do not fit a rollout.
     """
     kind = config.intrinsic.kind
     intrinsic: Intrinsic = extensions.make(extensions.INTRINSIC, kind, config, spec)
@@ -28,7 +28,7 @@ def check(intrinsic: Intrinsic, field: str, rows: BonusRows) -> None:
     """Check that a bonus returns one number per row, and the metrics that it lists.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the bonus returns something else.
     """
     key = jax.random.key(0)
     state = tracing.check(intrinsic.init, f"{field}: init", "(key)", key)

@@ -57,9 +57,9 @@ class GodotGame:
     """One game: its process and its connection.
 
     Args:
-        launch: its settings.
+        launch: settings to start it.
         number: index of the game, for messages.
-        seed: seed of its random generator.
+        seed: seed of the game's random generator.
     """
 
     def __init__(self, launch: GodotLaunch, number: int, seed: int) -> None:

@@ -30,7 +30,7 @@ class GodotGames:
     """Games with the same agents; row = game * A + agent.
 
     Args:
-        launch: how the games are started.
+        launch: settings to start each game.
         seed: seed of the first game; game i has seed + i.
         count: number of games.
         started: a list with a game that is already running, which this object takes over.

@@ -137,7 +137,7 @@ class UnityEnv(GameEnv):
     """Vector environment over several Unity games; each slot holds one agent of a game.
 
     Args:
-        launch: how each game is started.
+        launch: settings to start each game.
         layout: layout of a game's slots.
         count: number of games.
         started: see `GameEnv`.

@@ -93,7 +93,7 @@ def sampler(name: str, kind: int, numbers: Sequence[float], seed: int) -> bytes:
     Args:
         name: name of the parameter.
         kind: 0: uniform between two numbers; 1: Gaussian with mean and standard deviation.
-        numbers: two.
+        numbers: the two numbers.
         seed: seed of Unity's sampler, int32.
     """
     return pack(PARAMETERS, _text(name) + struct.pack("<iiiff", 1, seed, kind, *numbers))

@@ -98,8 +98,8 @@ class UnityGame:
     """A game that was started; `connect` waits for it.
 
     Args:
-        launch: its settings.
-        seed: seed of its random generators.
+        launch: settings to start it.
+        seed: seed of the game's random generators.
         number: index among several games, for messages.
 
     Raises:

@@ -177,12 +177,12 @@ class UnityGames:
 def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
     """Find the slots that a game needs from its first messages.
 
-    Agents with different decision intervals are not all in the first message. So the game is
-    stepped for a whole decision period: until an agent of each behaviour has requested two
+    Agents with different decision intervals are not all in the first message. The game is
+    therefore stepped for a whole decision period: until an agent of each behaviour has requested two
     decisions.
 
     Args:
-        game: started; this function waits for it.
+        game: a game that was started; this function waits for it.
         slot_counts: slots per behaviour, by name with or without team; "" is for all others. The
             game is stepped until each behaviour named here has agents. 0 or no entry: as many as
             the behaviour has agents.

@@ -96,7 +96,7 @@ class Server:
         """End the service. A second call does nothing.
 
         Args:
-            wait: until the game has read its last reply.
+            wait: wait until the game has read its last reply.
         """
         self.hang_up()
         self._server.stop(GOODBYE_SECONDS if wait else None).wait()

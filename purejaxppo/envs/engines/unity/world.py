@@ -39,7 +39,7 @@ class AgentSlots:
     """The slots of one game.
 
     Args:
-        layout: its behaviours and their slots.
+        layout: the game's behaviours and their slots.
         rows: arrays for observations.
         flags: arrays for the other fields of a row [S], except `absent`.
     """

@@ -333,7 +333,7 @@ def encoder(space: Any, parts: Sequence[Source] = ()) -> Callable[[Any], Any]:
 
     Args:
         space: space of the observation.
-        parts: its `sources`; computed if empty.
+        parts: `sources` of the space; computed if empty.
     """
     stored_space, parts = observation_space(space), parts or tuple(sources(space))
     stored_leaves = tuple(leaves(stored_space))

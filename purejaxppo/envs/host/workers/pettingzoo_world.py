@@ -148,7 +148,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
 
     Args:
         env: the PettingZoo environment.
-        spec: its description.
+        spec: description of the environment.
     """
 
     def __init__(self, env: ParallelEnv, spec: PettingZooSpec) -> None:

@@ -192,7 +192,7 @@ class EnvGroup:
 
     @ignoring_float_errors
     def _action(self, index: int) -> Any:
-        """Return the action of an environment in its own form."""
+        """Return the action of an environment in the form of its action space."""
         parts = [part[index] for part in self._actions]
         return self._decode[index](tree_of(self.action, parts))
 
