@@ -72,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """Import a public name on first use. Processes that run simulators must not import JAX."""
+    """Import a public name on first use, because processes of simulators must not import JAX."""
     name = RENAMED.get(name, name)
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,7 +28,7 @@ FLUSH_SECONDS = 0.5
 REPEAT_SECONDS = 1.0
 """Seconds after a SIGTERM in which another one is ignored."""
 PARTIAL: set[Path] = set()
-"""Files that are being written. They are deleted when a signal ends the process."""
+"""Incomplete files, which are deleted when a signal ends the process."""
 _ACTIVE: list["Interrupt"] = []
 """Interrupts that store the first signal."""
 

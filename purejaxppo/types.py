@@ -1,7 +1,7 @@
 """Records that rollout, estimation and update exchange.
 
-Axis letters: T time, N environments (of one shard), D shards. Every array field states its shape, [] for
-a scalar.
+Axis letters: T time, N environments (of one shard), D shards. Every array field states its shape
+([]: scalar).
 """
 
 from collections import namedtuple

@@ -24,11 +24,11 @@ from purejaxppo.types import Hyperparams, ValueStats
 BINS = 101
 """Number of bins of the distributional critic."""
 LIMITS = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Ranges of its bins, ±limit in symlog units: values up to 1.7, 6.4, 54, 2,980 and 8.9 million."""
+"""Ranges of the bins, ±limit in symlog units: values up to 1.7, 6.4, 54, 2,980 and 8.9 million."""
 SMOOTHING = 0.75
-"""Standard deviation of its target histogram, in bins, as Farebrother et al. recommend."""
+"""Standard deviation of the target histogram, in bins, as Farebrother et al. recommend."""
 CLIPPED = "losses/clipped_targets"
-"""Metric: fraction of value targets outside of the range of its bins."""
+"""Metric: fraction of value targets outside of the range of the bins."""
 
 
 class Critic(NamedTuple):

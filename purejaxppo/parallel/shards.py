@@ -61,9 +61,9 @@ def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
 def use_compilation_cache() -> None:
     """Store compiled programs in JAX's cache folder, by default ~/.cache/purejaxppo/xla.
 
-    Loading a compiled program runs its code. Therefore a new folder is private to the user, and a folder
-    that other users can write to is not used. Without a writable folder, each process compiles its
-    programs.
+    Loading a compiled program runs its code. Therefore a new folder is private to the user, and a
+    folder that other users can write to is not used. Without a writable folder, each process
+    compiles its programs.
     """
     configured = jax.config.values["jax_compilation_cache_dir"]
     if not configured or "://" not in configured:

@@ -49,15 +49,15 @@ class AuxiliaryLoss(NamedTuple):
     loss: Callable[..., Array]
     """(outputs, rows) -> [B]; with `init`: (params, outputs, rows) -> [B]."""
     rows: tuple[str, ...] = ()
-    """Names of the optional rows it uses, from `OPTIONAL_ROWS`."""
+    """Names of the optional rows that the loss uses, from `OPTIONAL_ROWS`."""
     init: Callable[[Key, Outputs, Any], Params] | None = None
     """(key, outputs, rows) -> parameters, trained together with the agent's."""
     name: str = ""
-    """Name of its metric, losses/NAME. Default: name of the function."""
+    """Name in the metric losses/NAME. Default: name of the function."""
 
 
 Term = AuxiliaryLoss
-"""Its name before version 0.3, kept until 0.4."""
+"""Name of `AuxiliaryLoss` before version 0.3, kept until 0.4."""
 
 
 class Rows:
@@ -81,13 +81,13 @@ class AuxiliaryLosses(NamedTuple):
     """All auxiliary losses of a run."""
 
     rows: tuple[str, ...]
-    """Names of the optional rows they use."""
+    """Names of the optional rows that the losses use."""
     losses: Callable[[Params, Outputs, Batch, RunningStats], dict[str, Array]]
     """(params, outputs, batch, observation statistics) -> losses by name; see `evaluate`."""
     init: Callable[[Key], Params]
     """key -> parameters, to be added to those of the network; {} without any."""
     metric_names: tuple[str, ...] = ()
-    """Names of the metrics, their means."""
+    """Names of the metrics. Each is the mean of a loss."""
 
     def rows_to_store(self, storage: ObsStorage, rollout: Rollout) -> dict[str, Any]:
         """Return the optional rows [T, N, ...] of a rollout, by name."""
@@ -142,7 +142,7 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> AuxiliaryLoss
 
 
 def add_params(losses: AuxiliaryLosses, network: Network) -> Network:
-    """Return the network with the parameters of the auxiliary losses next to its own."""
+    """Return the network with the parameters of the auxiliary losses next to those of the network."""
     if losses is NONE:
         return network
     return network._replace(

@@ -260,7 +260,8 @@ def of_vector(continuous: str | CodeRef, size: int) -> Distribution:
         size: number of action components.
 
     Raises:
-        ValueError: the distribution cannot be loaded or made, or does not return one number per row.
+        ValueError: the distribution cannot be loaded or made, or does not return one number per
+            row.
     """
     if continuous in CONTINUOUS:
         return CONTINUOUS[str(continuous)](size)

@@ -34,7 +34,7 @@ class Intrinsic(NamedTuple):
     update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, MetricDict]]
     """(state, rows, key, sum over shards) -> (state, scalar metrics by name)."""
     figures: tuple[str, ...] = ()
-    """Names of its metrics."""
+    """Names of the metrics that `update` returns."""
     track: Callable[[Tree, Array, BonusRows, Reduce], tuple[Tree, Array]] | None = None
     """(state, discounted bonuses so far [N], rows, sum over shards) -> (state, discounted bonuses)
     after the rollout. Called before `reward`. None: the state does not use discounted bonuses."""

@@ -178,8 +178,8 @@ def read_layout(game: UnityGame, slot_counts: Mapping[str, int]) -> UnityLayout:
     """Find the slots that a game needs from its first messages.
 
     Agents with different decision intervals are not all in the first message. The game is
-    therefore stepped for a whole decision period: until an agent of each behaviour has requested two
-    decisions.
+    therefore stepped for a whole decision period: until an agent of each behaviour has requested
+    two decisions.
 
     Args:
         game: a game that was started; this function waits for it.
