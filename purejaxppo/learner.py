@@ -299,8 +299,8 @@ class Bonus(NamedTuple):
     """Rewards of a rollout plus intrinsic rewards, and the state after it."""
 
     reward: Array  # [T, N]
-    state: Tree  # TrainState.intrinsic
-    returns: Tree  # TrainState.bonus_return
+    state: Tree  # new TrainState.intrinsic
+    returns: Tree  # new TrainState.bonus_return
     metrics: MetricDict
 
 

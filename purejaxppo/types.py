@@ -118,7 +118,7 @@ class RunningStats(NamedTuple):
 
     count: jax.Array  # type: ignore[assignment]  # []
     mean: Tree  # pytree of arrays, one entry per feature
-    m2: Tree  # as mean
+    m2: Tree  # pytree of arrays, one entry per feature
 
 
 class ValueStats(NamedTuple):
@@ -151,9 +151,9 @@ class Rollout(NamedTuple):
     """T steps of N environments, with the data needed to learn from them."""
 
     transitions: Transition  # [T, N]
-    stored: ObsBuffer  # data behind transitions.obs
+    stored: ObsBuffer  # data from which the storage reads transitions.obs
     carry: Carry  # [N, ...] recurrent carry before the first row
-    end: RolloutState  # after the last row
+    end: RolloutState  # state after the last row
     episodes: Episodes
     obs_stats: Tree = ()  # RunningStats that normalised the observations of the policy
 
@@ -197,7 +197,7 @@ class AgentState(struct.PyTreeNode):
     """The part of a training state needed to act. Evaluation restores only this part."""
 
     params: Params
-    obs_stats: RunningStats  # of observations, constant during a rollout and its update
+    obs_stats: RunningStats  # statistics of observations; constant until the end of an update
 
 
 def state_field(*, local: bool = False, not_inherited: str = "", not_taught: str = "") -> Any:
@@ -219,8 +219,8 @@ class TrainState(struct.PyTreeNode):
 
     agent: AgentState = state_field()
     opt_state: OptState = state_field(not_taught="its moments belong to another loss")
-    reward_stats: RunningStats = state_field()  # of discounted returns
-    value_stats: ValueStats = state_field()  # of value targets, for critics that use them
+    reward_stats: RunningStats = state_field()  # statistics of discounted returns
+    value_stats: ValueStats = state_field()  # statistics of value targets, for some critics
     intrinsic: Tree = state_field(  # state of the intrinsic reward; () without one
         not_taught="a student has no intrinsic reward"
     )
@@ -271,7 +271,7 @@ class Updated(NamedTuple):
 
     params: Params
     opt_state: OptState
-    losses: Losses  # means over the steps taken; NaN if all were skipped, 0 without any
+    losses: Losses  # means over the steps taken; NaN if all were skipped, 0 if none was taken
 
 
 class Metrics(NamedTuple):

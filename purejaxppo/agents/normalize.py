@@ -190,7 +190,7 @@ class Rewards(NamedTuple):
     """Rewards of a rollout to learn from, and the state to carry over to the next rollout."""
 
     reward: Array  # [T, N]
-    stats: RunningStats  # of discounted returns, with this rollout's
+    stats: RunningStats  # statistics of discounted returns, including this rollout
     discounted_return: Array  # [N] after the rollout
 
 

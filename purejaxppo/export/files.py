@@ -258,7 +258,7 @@ def onnx_player(program: Program, session_run: Callable) -> Play:
             *jax.tree.leaves(obs),
             *carry,
             start,
-        ]  # a policy without memory does not take `start`
+        ]  # feed-forward policies do not take `start`
         pairs = zip(program.inputs, values, strict=False)
         outputs = session_run({port.name: np.asarray(x, port.dtype) for port, x in pairs})
         return outputs[:actions], outputs[actions:]

@@ -90,7 +90,7 @@ class Policy:
         ]
 
     def initial_carry(self) -> tuple[np.ndarray, ...]:
-        """Return the carry for the first step; () for a policy without memory."""
+        """Return the carry for the first step; () for a feed-forward policy."""
         return tuple(np.array(x) for x in self.program.initial_carry)
 
     def __call__(

@@ -142,7 +142,7 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> AuxiliaryLoss
 
 
 def add_params(losses: AuxiliaryLosses, network: Network) -> Network:
-    """Return the network with the parameters of the auxiliary losses next to those of the network."""
+    """Return the network, whose `init` also returns the parameters of the auxiliary losses."""
     if losses is NONE:
         return network
     return network._replace(

@@ -32,7 +32,7 @@ class SequenceInputs(NamedTuple):
     """Inputs of a sequence."""
 
     kernel: Array  # [H, G H], multiplies h
-    params: Tree  # of the cell
+    params: Tree  # parameters of the cell
     carry: Arrays  # [N, H] each, before the first step
     inputs: Array  # [T, N, G H] contributions of x, with biases
     start: Array  # [T, N] bool; the carry is reset to 0 there

@@ -54,7 +54,7 @@ class ErrorBonusState(NamedTuple):
 
     params: Params
     opt_state: OptState
-    stats: RunningStats  # of the discounted sums of errors
+    stats: RunningStats  # statistics of the discounted sums of errors
 
 
 METRICS = ("intrinsic/reward", "intrinsic/loss")

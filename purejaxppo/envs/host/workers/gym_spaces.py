@@ -176,14 +176,14 @@ def decoder(space: Any) -> Callable[[Any], Any]:
 class Source(NamedTuple):
     """The part of a Gymnasium observation that becomes one array."""
 
-    name: str  # for messages
-    keys: tuple[Any, ...]  # into Gymnasium's observation
-    shape: tuple[int, ...]  # there
-    start: Any  # the smallest of its integers; None for a Box
-    kind: str  # the space, for messages
+    name: str  # name in messages
+    keys: tuple[Any, ...]  # path of keys in Gymnasium's observation
+    shape: tuple[int, ...]  # shape in Gymnasium's observation
+    start: Any  # smallest integer of a discrete space; None for a Box
+    kind: str  # description of the space in messages
     limits: tuple[Any, Any] | None  # smallest and largest stored integer; None for floats
     exact: frozenset[np.dtype]  # dtypes with values that can all be stored
-    range: Range | None  # of the first values of a Box
+    range: Range | None  # range of the first values of a Box
 
 
 BOOL = np.dtype(bool)

@@ -249,9 +249,9 @@ class Job(NamedTuple):
     """The first message to a worker: the environments to create."""
 
     make: Maker
-    start: int  # its first environment
-    stop: int  # the one after its last
-    seed: int | None  # of the process's global random generators
+    start: int  # index of the worker's first environment
+    stop: int  # index after the worker's last environment
+    seed: int | None  # seed of the process's global random generators
 
 
 class EnvInfo(NamedTuple):
@@ -260,14 +260,14 @@ class EnvInfo(NamedTuple):
     observation: Space
     action: Space
     max_episode_steps: int
-    team: Team | None  # of a multi-agent environment
-    native: NativeSpaces | None  # the native spaces of a single-agent environment
+    team: Team | None  # agents of a multi-agent environment
+    native: NativeSpaces | None  # native spaces of a single-agent environment
 
 
 class WorkerFailure(NamedTuple):
     """A worker's reply when an environment raised an error."""
 
-    env: int  # its index in the batch
+    env: int  # index of the environment in the batch
     summary: str
     trace: str
     is_config_error: bool  # True: the config is invalid, not the environment
