@@ -75,7 +75,7 @@ def parse(flags: type[F], words: Sequence[str]) -> F:
 
     Args:
         flags: a frozen dataclass with a field per flag.
-        words: the command line.
+        words: the command-line arguments.
 
     Raises:
         ValueError: a flag is unknown, or a value is invalid.
@@ -91,7 +91,7 @@ def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:
 
     Args:
         flags: a frozen dataclass of the command's flags, including `config`.
-        words: the command line.
+        words: the command-line arguments.
 
     Raises:
         ValueError: a flag is unknown, or a value is invalid.
@@ -148,7 +148,7 @@ def read(words: Sequence[str], hints: Mapping[str, Any]) -> Words:
     `--a.b=VALUE` and `--a.b VALUE` are the same, except that a value after = may start with "--".
 
     Args:
-        words: the command line.
+        words: the command-line arguments.
         hints: the type of each known field by dotted name.
 
     Raises:
@@ -208,7 +208,7 @@ def pairs_of(words: list[str], hint: Any, name: str) -> dict[str, Any]:
 
 
 def value_of(words: list[str], hint: Any, name: str) -> Any:
-    """Read the value of a field of type `hint`: a list, a scalar, or True without words (bool)."""
+    """Read the value of a field of type `hint`: a list, a scalar, or True without arguments."""
     if typing.get_origin(hint) is tuple:
         if len(words) == 1 and isinstance(listed := collection(words[0]), list):
             return listed
@@ -223,13 +223,13 @@ def value_of(words: list[str], hint: Any, name: str) -> Any:
 
 
 def reader(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads a value of type `hint`. Text and choices stay text."""
+    """Return the function that reads a value of type `hint`. Strings and choices stay strings."""
     kinds = (typing.get_origin(hint), *map(typing.get_origin, typing.get_args(hint)))
     return text if hint is str or Literal in kinds else scalar
 
 
 def scalar(word: str) -> Any:
-    """Read a word as YAML: a number, true or false, quoted text, or otherwise the word itself."""
+    """Read an argument as YAML: a number, true or false, or a string, with or without quotes."""
     try:
         node, value = yaml.compose(word, Loader), yaml.load(word, Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -241,13 +241,13 @@ def scalar(word: str) -> Any:
 
 
 def text(word: str) -> str:
-    """Read a word of a text field: quoted text, or otherwise the word itself."""
+    """Read an argument of a string field, with or without quotes."""
     value = scalar(word)
     return value if isinstance(value, str) else word
 
 
 def collection(word: str) -> Any:
-    """Read a list such as [64, 64] or a mapping such as {a: 1}; None for other words."""
+    """Read a list such as [64, 64] or a mapping such as {a: 1}; None for other arguments."""
     if not word.startswith(("[", "{")):
         return None
     try:

@@ -23,12 +23,12 @@ KINDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
 def help_text(name: str, flags: type, words: Sequence[str]) -> str | None:
-    """Return the help text for a command line; None without --help.
+    """Return the help text that the arguments request; None without --help.
 
     Args:
         name: name of the command.
         flags: a dataclass of the command's flags. If it has `config`, config fields are flags, too.
-        words: the command line.
+        words: the command-line arguments.
 
     Raises:
         ValueError: the section or config does not exist.
@@ -172,7 +172,7 @@ def first_sentence(text: str) -> str:
 
 
 def wrapped(text: str, first: str = "", others: str | None = None) -> list[str]:
-    """Wrap a text to the width of the terminal, with indents of the first and other lines."""
+    """Wrap a string to the width of the terminal, with indents of the first and other lines."""
     width = min(shutil.get_terminal_size().columns, 100)
     indent = first if others is None else others
     return textwrap.wrap(

@@ -90,7 +90,7 @@ def describe(
         dashes: prefix of names in the result, "--" for flags.
 
     Returns:
-        A text such as "Use ppo.num_minibatches = 512."; None if no library has the name.
+        A sentence such as "Use ppo.num_minibatches = 512."; None if no library has the name.
     """
     descriptions: dict[str, list[str]] = {}
     for library, meaning in meanings(name).items():

@@ -62,7 +62,7 @@ def field_refs(config: Config) -> list[CodeRef]:
 
 
 def option_refs(config: Config) -> list[CodeRef]:
-    """Return the texts in fields that are mappings, such as env.options."""
+    """Return the strings in fields that are mappings, such as env.options."""
     values = [value.values() for _, _, value in settings(config) if isinstance(value, dict)]
     return [as_ref(x) for listed in values for x in listed if isinstance(x, str | CodeRef)]
 

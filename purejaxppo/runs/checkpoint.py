@@ -52,7 +52,7 @@ ZARR = "/.zarray"
 """Suffix of tensorstore's keys for the metadata of arrays."""
 
 
-class DamagedError(ValueError):
+class CorruptError(ValueError):
     """A checkpoint cannot be read, or has changed since it was saved."""
 
 
@@ -80,15 +80,15 @@ class Checkpoint:
         """Read the counters of a checkpoint.
 
         Raises:
-            DamagedError: the counters cannot be read.
+            CorruptError: the counters cannot be read.
         """
-        with _damage("progress"):
+        with _reading("progress"):
             counters = json.loads((folder / "progress" / "metadata").read_bytes())
             saved = counters.pop(CHECKSUMS, None)
             if saved is not None:
                 expected = saved.pop("progress")
                 if expected != checksums.of_counters({**counters, **saved}):
-                    raise DamagedError("progress has a wrong checksum")
+                    raise CorruptError("progress has a wrong checksum")
             return cls(folder, Progress.read(counters), saved)
 
     @property
@@ -103,22 +103,22 @@ class Checkpoint:
         Random keys are returned as their data.
 
         Raises:
-            DamagedError: an array cannot be read, or has changed.
+            CorruptError: an array cannot be read, or has changed.
         """
-        with _damage(item), _plain_path(self.folder / item) as folder:
+        with _reading(item), _plain_path(self.folder / item) as folder:
             arrays = _read_arrays(folder)
         if self.checksums is not None:
             current = checksums.of_arrays(_prefixed(item, arrays))
             saved = {name: x for name, x in self.checksums.items() if name.startswith(f"{item}.")}
             if wrong := sorted(dict(current.items() ^ saved.items())):
-                raise DamagedError(f"{wrong[0]} has a wrong checksum")
+                raise CorruptError(f"{wrong[0]} has a wrong checksum")
         return arrays
 
     def check(self) -> None:
         """Read all items.
 
         Raises:
-            DamagedError: an item cannot be read, or has changed.
+            CorruptError: an item cannot be read, or has changed.
         """
         for item in ("agent", "train", *["best"] * self.has_best):
             self.arrays(item)
@@ -127,7 +127,7 @@ class Checkpoint:
         """Read an item into the shapes, types and shardings of `template`.
 
         Raises:
-            DamagedError: see `arrays`.
+            CorruptError: see `arrays`.
             ValueError: the arrays do not match the template.
         """
         return _placed(self.arrays(item), template, self.folder)
@@ -136,15 +136,15 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints in the folder of a run that trains.
 
-    The constructor reads the newest checkpoint. If it is damaged, the constructor renames it and
-    selects the newest intact one. Process 0 selects for all processes.
+    The constructor reads the newest checkpoint. If it is corrupt, the constructor renames it and
+    selects the newest readable one. Process 0 selects for all processes.
 
     Args:
         run_dir: the run folder. Each checkpoint is the folder `checkpoints/STEPS` in it.
         keep: number of newest checkpoints that stay on disk.
 
     Raises:
-        ValueError: all existing checkpoints are damaged.
+        ValueError: all existing checkpoints are corrupt.
     """
 
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
@@ -157,7 +157,7 @@ class Checkpoints:
             if processes.is_main():
                 self._remove_unfinished()
                 if _steps(self._folder):
-                    latest = self._newest_intact()
+                    latest = self._newest_readable()
         latest = processes.of_main(-1 if latest is None else latest)
         self._latest = None if latest < 0 else latest
         self._saving = False
@@ -170,23 +170,23 @@ class Checkpoints:
             ocp.CompositeCheckpointHandler(), async_options=options
         )
 
-    def _newest_intact(self) -> int:
-        """Return the steps of the newest intact checkpoint, and rename newer damaged ones."""
+    def _newest_readable(self) -> int:
+        """Return the steps of the newest readable checkpoint, and rename newer corrupt ones."""
         advice = "Restore a backup, delete this run with --clobber, or use another --run_dir."
-        _, step, damaged = _first_intact(self._folder, lambda saved: saved.check(), advice)
-        if damaged:
-            names = [self._set_aside(number).name for number in damaged]
+        _, step, corrupt = _first_readable(self._folder, lambda saved: saved.check(), advice)
+        if corrupt:
+            names = [self._set_aside(number).name for number in corrupt]
             log.warning(
                 "%s. Training continues from checkpoint %d, %s steps earlier. Renamed to %s.",
-                _described(self._folder, damaged),
+                _described(self._folder, corrupt),
                 step,
-                f"{max(damaged) - step:,}",
+                f"{max(corrupt) - step:,}",
                 ", ".join(names),
             )
         return step
 
     def _set_aside(self, step: int) -> Path:
-        """Rename the folder of a damaged checkpoint; return its new path."""
+        """Rename the folder of a corrupt checkpoint; return its new path."""
         folder, number = self._folder / str(step), 1
         target = folder.with_suffix(".damaged")
         while target.exists():
@@ -256,7 +256,7 @@ class Checkpoints:
                 folder = self._folder / str(step)
                 try:
                     Checkpoint.open(folder).check()
-                except DamagedError as error:
+                except CorruptError as error:
                     raise UnreadableError(
                         f"{folder}: the first checkpoint was written but cannot be read back "
                         f"({error}). Train into another --run_dir, on another file system."
@@ -322,20 +322,20 @@ class Checkpoints:
 
 
 @contextlib.contextmanager
-def _damage(item: str) -> Iterator[None]:
-    """Convert any failure to read an item to a DamagedError with one sentence.
+def _reading(item: str) -> Iterator[None]:
+    """Convert any failure to read an item to a CorruptError with one sentence.
 
     Raises:
-        DamagedError: the item cannot be read.
+        CorruptError: the item cannot be read.
     """
     try:
         yield
-    except DamagedError:
+    except CorruptError:
         raise
     except Exception as error:  # orbax and tensorstore raise many types
         log.debug("reading a checkpoint failed", exc_info=True)
         reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
-        raise DamagedError(f"{item} cannot be read{reason}") from error
+        raise CorruptError(f"{item} cannot be read{reason}") from error
 
 
 @contextlib.contextmanager
@@ -358,7 +358,7 @@ def _plain_path(folder: Path) -> Iterator[Path]:
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     """Read the arrays of an item by name.
 
-    Orbax is not used here, because its unfinished reads print tracebacks after a damaged array.
+    Orbax is not used here, because its unfinished reads print tracebacks after a corrupt array.
     """
     context = ts.Context()
     store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
@@ -410,7 +410,7 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
         log.debug("%s: expected shapes %s, found %s", folder, shapes, saved_shapes)
         raise ValueError(
             f"{folder}: the checkpoint does not match the run's config.yaml. One of them was "
-            f"changed, damaged, or written by another version."
+            f"edited, is corrupt, or was written by another version."
         )
     placed = [_place(arrays[name], x) for name, x in leaves.items()]
     return jax.tree.unflatten(jax.tree.structure(template), placed)
@@ -540,24 +540,24 @@ def restore(
 
 
 def restore_all(run_dir: str | Path) -> list[Agent]:
-    """Restore the agents of all intact checkpoints of a run, in order.
+    """Restore the agents of all readable checkpoints of a run, in order.
 
-    A warning names damaged checkpoints.
+    A warning names corrupt checkpoints.
 
     Raises:
-        ValueError: the run does not exist, or has no intact checkpoint.
+        ValueError: the run does not exist, or has no readable checkpoint.
     """
     run_dir = Path(run_dir)
     check_is_run(run_dir)
-    agents, damaged = [], ""
+    agents, corrupt = [], ""
     for step in _steps(run_dir / "checkpoints"):
         try:
             agents.append(restore(run_dir, step))
-        except DamagedError as error:
+        except CorruptError as error:
             log.warning("%s", error)
-            damaged = str(error)
+            corrupt = str(error)
     if not agents:
-        raise ValueError(damaged or f"{run_dir}: no checkpoint has been saved yet")
+        raise ValueError(corrupt or f"{run_dir}: no checkpoint has been saved yet")
     return agents
 
 
@@ -580,18 +580,18 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[s
     try:
         saved = Checkpoint.open(folder)
         return saved, "agent", saved.arrays("agent")
-    except DamagedError as error:
+    except CorruptError as error:
         if not folder.is_dir():
-            raise DamagedError(
+            raise CorruptError(
                 f"{folder} was deleted by a run that is still training. Try again."
             ) from error
-        raise DamagedError(
-            f"{folder} is damaged ({error}). Use checkpoint = last for the newest intact one."
+        raise CorruptError(
+            f"{folder} is corrupt ({error}). Use checkpoint = last for the newest readable one."
         ) from error
 
 
 def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
-    """Read the best or the last agent from the newest checkpoint in which it is intact."""
+    """Read the best or the last agent from the newest checkpoint in which it is readable."""
 
     def read(saved: Checkpoint) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
         item = "best" if best and saved.has_best else "agent"
@@ -599,53 +599,57 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[st
 
     folder = run_dir / "checkpoints"
     advice = "Try checkpoint = last, or restore a backup." if best else "Restore a backup."
-    (saved, item, arrays), step, damaged = _first_intact(folder, read, advice)
-    if damaged:
+    (saved, item, arrays), step, corrupt = _first_readable(folder, read, advice)
+    if corrupt:
         log.warning(
             "%s. Checkpoint %d is used instead, %s steps earlier.",
-            _described(folder, damaged),
+            _described(folder, corrupt),
             step,
-            f"{max(damaged) - step:,}",
+            f"{max(corrupt) - step:,}",
         )
     if best and item != "best":
         log.warning("%s: no agent has been evaluated. The last checkpoint is used.", run_dir)
     return saved, item, arrays
 
 
-def _first_intact(
+def _first_readable(
     folder: Path, read: Callable[[Checkpoint], T], advice: str
 ) -> tuple[T, int, dict[int, str]]:
-    """Read the newest intact checkpoint of a folder with checkpoints.
+    """Read the newest readable checkpoint of a folder with checkpoints.
 
-    A run that trains at the same time deletes old checkpoints. If a newer checkpoint has appeared
-    after a failure, the folder is listed again, and the failure is not treated as damage.
+    If reading fails because a running training deleted the checkpoint, list the folder again.
+
+    Args:
+        folder: folder with one checkpoint per subfolder.
+        read: reads a checkpoint, or raises CorruptError.
+        advice: what the user can do if no checkpoint is readable, for the message.
 
     Returns:
-        The result of `read`, the steps of its checkpoint, and the damage of newer checkpoints by
-        their steps.
+        The result of `read`, the steps of its checkpoint, and the reason why each newer checkpoint
+        is corrupt, by its steps.
 
     Raises:
-        ValueError: all checkpoints are damaged.
+        ValueError: all checkpoints are corrupt.
     """
     while True:
-        steps, damaged = _steps(folder), dict[int, str]()
+        steps, corrupt = _steps(folder), dict[int, str]()
         for step in reversed(steps):
             try:
-                return read(Checkpoint.open(folder / str(step))), step, damaged
-            except DamagedError as error:
+                return read(Checkpoint.open(folder / str(step))), step, corrupt
+            except CorruptError as error:
                 if _steps(folder)[-1:] != steps[-1:]:
                     break
-                damaged[step] = str(error)
+                corrupt[step] = str(error)
         else:
             raise ValueError(
-                f"{_described(folder, damaged)}. All checkpoints are damaged. {advice}"
+                f"{_described(folder, corrupt)}. All checkpoints are corrupt. {advice}"
             )
 
 
-def _described(folder: Path, damaged: dict[int, str]) -> str:
-    """Name the damaged checkpoints of a folder."""
-    reasons = ", ".join(f"{step} ({reason})" for step, reason in damaged.items())
-    return f"{folder}: damaged checkpoint{'s' * (len(damaged) > 1)} {reasons}"
+def _described(folder: Path, corrupt: dict[int, str]) -> str:
+    """Name the corrupt checkpoints of a folder."""
+    reasons = ", ".join(f"{step} ({reason})" for step, reason in corrupt.items())
+    return f"{folder}: corrupt checkpoint{'s' * (len(corrupt) > 1)} {reasons}"
 
 
 def _steps(folder: Path) -> list[int]:

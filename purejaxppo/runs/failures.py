@@ -92,7 +92,7 @@ def save_first(run: Training) -> str:
     elif saved == steps:
         outcome, action = f"Saved at {steps:,} steps in {folder}", "resume"
     else:
-        outcome, action = f"The checkpoint at {saved:,} steps in {folder} is intact", "resume"
+        outcome, action = f"The last checkpoint in {folder} is at {saved:,} steps", "resume"
     return f"{outcome}. Fix the cause, then run the same command to {action}."
 
 
@@ -135,7 +135,7 @@ def lost_process(run: Training, error: Exception) -> str:
     """Return the message for the loss of another process."""
     saved = run.checkpoints.finished()
     state = (
-        f"The checkpoint at {saved:,} steps is intact. Run the same command to resume."
+        f"The last checkpoint is at {saved:,} steps. Run the same command to resume."
         if saved
         else "Nothing was saved. Run the same command to start again."
     )

@@ -161,7 +161,7 @@ def all_diverged_message(value: str, updates: int, saved: int | None) -> str:
         updates: number of successive updates with only diverging steps.
         saved: environment steps of the last checkpoint; None without one.
     """
-    checkpoint = f"The checkpoint at {saved:,} steps is intact." if saved else "Nothing was saved."
+    checkpoint = f"The last checkpoint is at {saved:,} steps." if saved else "Nothing was saved."
     return f"all steps of {updates} updates diverged: {_reason(value)}. {checkpoint} {REMEDY}"
 
 

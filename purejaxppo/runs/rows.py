@@ -126,10 +126,10 @@ def csv_cells(row: Row) -> dict[str, str]:
 def read_csv(path: Path) -> list[Row]:
     """Read the rows of a metrics.csv without empty cells; [] if the file is missing.
 
-    Incomplete or damaged rows, for example after a full disk, are skipped with a warning.
+    Incomplete or corrupt rows, for example after a full disk, are skipped with a warning.
     """
     rows: list[Row] = []
-    damaged: list[int] = []
+    corrupt: list[int] = []
     lines: list[str] = []
     if path.is_file():
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
@@ -139,10 +139,10 @@ def read_csv(path: Path) -> list[Row]:
         try:
             rows.append(_row(names, line))
         except (ValueError, csv.Error):
-            damaged.append(number)
-    if damaged:
+            corrupt.append(number)
+    if corrupt:
         log.warning(
-            "%s: skipped %d damaged row(s), the first on line %d", path, len(damaged), damaged[0]
+            "%s: skipped %d corrupt row(s), the first on line %d", path, len(corrupt), corrupt[0]
         )
     return rows
 

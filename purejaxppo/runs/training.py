@@ -217,7 +217,7 @@ def open_training(programs: Programs, run_dir: Path, console: Console) -> Traini
     """Open the checkpoints of a run and make its callbacks.
 
     Raises:
-        ValueError: a callback cannot be made, or all checkpoints are damaged.
+        ValueError: a callback cannot be made, or all checkpoints are corrupt.
     """
     setup = programs.setup
     return Training(

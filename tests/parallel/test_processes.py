@@ -267,7 +267,7 @@ def test_process_0_chooses_the_newest_complete_checkpoint_for_all():
     assert code == 0, (out, err)
     assert f"resuming at {first:,} steps" in out
     assert err.count("\n") == 1
-    assert f"damaged checkpoint {last} (train cannot be read" in err
+    assert f"corrupt checkpoint {last} (train cannot be read" in err
     assert f"from checkpoint {first}, {last - first:,} steps earlier" in err
     assert other == (0, "", "")
     assert (folder / "checkpoints" / f"{last}.damaged").is_dir()
@@ -332,7 +332,7 @@ def test_a_killed_process_is_reported_in_one_sentence_and_the_run_resumes():
     assert err.count("\n") == 1, err
     saved = saves("two")[-1]
     assert err.startswith("error: process 0 of 2 cannot reach another process after ")
-    assert f"The checkpoint at {saved:,} steps is intact. Run the same command to resume." in err
+    assert f"The last checkpoint is at {saved:,} steps. Run the same command to resume." in err
     assert restore("two", "last").env_steps == saved
     processes = both(*flags)
     wait_for(lambda: saves("two")[-1] > saved, processes)

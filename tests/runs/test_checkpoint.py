@@ -142,7 +142,7 @@ def test_a_full_disk_ends_a_run_with_a_one_sentence_error(folder, options, confi
         assert process.returncode == 2, err
         assert re.fullmatch(
             r"error: \S*/run/\S+ cannot be written \(no space left on device\)\. (Saved at \S+ "
-            r"steps in run|The checkpoint at \S+ steps in run is intact)\. Fix the cause, then run "
+            r"steps in run|The last checkpoint in run is at \S+ steps)\. Fix the cause, then run "
             r"the same command to resume\.\n",
             err,
         )
@@ -229,9 +229,9 @@ def test_training_stops_and_changes_nothing_if_the_only_checkpoint_is_damaged(
     before = contents("run")
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
     assert error_of(capsys) == (
-        f"error: {Path('run/checkpoints').absolute()}: damaged checkpoint {last.name} (train "
+        f"error: {Path('run/checkpoints').absolute()}: corrupt checkpoint {last.name} (train "
         f"cannot be read: no arrays found). All checkpoints "
-        f"are damaged. Restore a backup, delete this run with --clobber, or use another "
+        f"are corrupt. Restore a backup, delete this run with --clobber, or use another "
         f"--run_dir.\n"
     )
     assert contents("run") == before
@@ -301,7 +301,7 @@ def read_at(run, state, checkpoint, plus):
 
 
 def damages(data):
-    """Return damaged contents of a file. None means deleted."""
+    """Return corrupt contents of a file. None means deleted."""
     middle = len(data) // 2
     flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
     return None, b"", data[:middle], flipped
@@ -325,7 +325,7 @@ def test_damage_to_any_file_restores_the_previous_checkpoint_or_correct_values(
     run, state = two_checkpoints
     newest = run / "checkpoints" / "20"
     paths = [p for item in items for p in (newest / item).glob("**/*" if item else "*")]
-    damaged = 0
+    corrupt = 0
     for path in [path for path in paths if path.is_file()]:
         data = path.read_bytes()
         for content in damages(data):
@@ -335,13 +335,13 @@ def test_damage_to_any_file_restores_the_previous_checkpoint_or_correct_values(
             for checkpoint, plus in agents.items():
                 read_at(run, state, checkpoint, plus)
             step = resumed_at(run, state)
-            damaged += step == 10
+            corrupt += step == 10
             aside = run / "checkpoints" / "20.damaged"
             assert aside.is_dir() == (step == 10)
             if step == 10:
                 aside.rename(newest)
             path.write_bytes(data)
-    assert damaged > 10
+    assert corrupt > 10
     assert resumed_at(run, state) == 20
     assert "Traceback" not in capfd.readouterr().err
 
@@ -373,7 +373,7 @@ def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two_c
     assert resumed_at(run, state) == 10
     folder = run / "checkpoints"
     assert caplog.messages == [
-        f"{folder}: damaged checkpoint 20 (agent cannot be read). Training continues from "
+        f"{folder}: corrupt checkpoint 20 (agent cannot be read). Training continues from "
         f"checkpoint 10, 10 steps earlier. Renamed to 20.damaged."
     ]
     aside = contents(folder / "20.damaged")
@@ -394,7 +394,7 @@ def test_reading_uses_the_checkpoint_before_a_damaged_one_without_renaming(two_c
     assert not caplog.messages
     assert read_at(run, state, "best", 1) == 10
     assert caplog.messages == [
-        f"{run}/checkpoints: damaged checkpoint 20 (best cannot be read). Checkpoint 10 is used "
+        f"{run}/checkpoints: corrupt checkpoint 20 (best cannot be read). Checkpoint 10 is used "
         f"instead, 10 steps earlier."
     ]
     assert contents(run) == before
@@ -403,11 +403,11 @@ def test_reading_uses_the_checkpoint_before_a_damaged_one_without_renaming(two_c
 def test_requesting_a_damaged_checkpoint_by_its_step_is_an_error(two_checkpoints, caplog):
     run, state = two_checkpoints
     damage(run, 20)
-    with pytest.raises(ValueError, match=r"checkpoints/20 is damaged \(agent cannot be read\)"):
+    with pytest.raises(ValueError, match=r"checkpoints/20 is corrupt \(agent cannot be read\)"):
         restore(run, 20)
     assert read_at(run, state, 10, 0) == 10
     assert [agent.env_steps for agent in restore_all(run)] == [10]
-    assert "checkpoints/20 is damaged" in caplog.text
+    assert "checkpoints/20 is corrupt" in caplog.text
 
 
 def test_the_error_of_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(
@@ -416,11 +416,11 @@ def test_the_error_of_a_run_with_only_damaged_checkpoints_names_them_and_their_f
     run = two_checkpoints[0]
     damage(run, 20, "*")
     flip(run / "checkpoints" / "10" / "progress" / "metadata")
-    named = r"checkpoints: damaged checkpoints 20 \(.* cannot be read\), 10 \(progress.*\)\. All"
+    named = r"checkpoints: corrupt checkpoints 20 \(.* cannot be read\), 10 \(progress.*\)\. All"
     for read in (Checkpoints, restore, functools.partial(restore, checkpoint="last")):
         with pytest.raises(ValueError, match=named):
             read(run)
-    with pytest.raises(ValueError, match="is damaged"):
+    with pytest.raises(ValueError, match="is corrupt"):
         restore_all(run)
     for item in ("agent", "progress", "best"):
         shutil.rmtree(run / "checkpoints" / "10" / item)

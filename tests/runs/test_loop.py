@@ -346,7 +346,7 @@ def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_c
     ("saves", "done"),
     [
         (Saves(), "Saved at 4,096 steps in runs/a"),
-        (Saves(9, before=2048), "The checkpoint at 2,048 steps in runs/a is intact"),
+        (Saves(9, before=2048), "The last checkpoint in runs/a is at 2,048 steps"),
         (Saves(9), "No checkpoint could be saved in runs/a"),
     ],
 )
@@ -396,7 +396,7 @@ def test_out_of_memory_is_a_one_sentence_error_after_a_save(training, make_confi
 def test_a_state_that_is_not_finite_is_not_saved_after_another_failure(make_config):
     run, _ = a_run(Saves(before=128), make_config())
     run.lost = True
-    expected_message = "The checkpoint at 128 steps in runs/a is intact"
+    expected_message = "The last checkpoint in runs/a is at 128 steps"
     with pytest.raises(Stopped, match=expected_message), saving_on_failure(run):
         raise FULL
 

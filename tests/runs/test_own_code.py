@@ -123,7 +123,7 @@ def test_a_run_resumed_elsewhere_equals_an_uninterrupted_run(trained, other_fold
 @pytest.mark.toy
 def test_damaged_copies_get_a_one_sentence_error(other_folder, capsys):
     Path("run/code/files.json").write_text("[1]")
-    with pytest.raises(ValueError, match=r"files.json: the file was edited or is damaged"):
+    with pytest.raises(ValueError, match=r"files.json: the file was edited or is corrupt"):
         restore("run")
     shutil.rmtree("run/code")
     with pytest.raises(ValueError, match=r"env.name: mine.py: no such file in"):
