@@ -66,8 +66,8 @@ def test_changed_tunable_fields_are_printed_with_those_without_effect(
     flags = ("--run_dir", "run", "--total_timesteps", 1152, "--ppo.ent_coef", "0.01")
     assert train(config_file, *flags, "--ppo.kl_coef", "0.5") == 0
     out = capsys.readouterr().out
-    assert "ppo.ent_coef changes from 0.0 to 0.01" in out
-    assert "ppo.kl_coef = 0.5 has no effect. Set ppo.objective to kl or clip_kl.\n" in out
+    assert "note: ppo.ent_coef changes from 0.0 to 0.01 for the rest of the run\n" in out
+    assert "warning: ppo.kl_coef = 0.5 has no effect. Set ppo.objective to kl or clip_kl.\n" in out
 
 
 @pytest.mark.toy

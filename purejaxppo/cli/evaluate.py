@@ -89,7 +89,7 @@ def report(agent: Agent, run_dir: Path, seed: int, *, deterministic: bool) -> No
     if agent.members or family.report is None:
         return
     if agent.config.network.rnn != "none" or agent.config.env.obs_indices:
-        print("no report: it requires a policy without memory and without env.obs_indices")
+        print("no report: it does not support recurrent policies or env.obs_indices")
         return
     figure = run_dir / "report.png"
     act = agent.controller(deterministic=deterministic)

@@ -51,7 +51,7 @@ class BaseTask:
 
     @cached_property
     def state_space(self) -> Box | None:
-        """Space of `global_state`, one axis; None if there is no global state."""
+        """Space of `global_state`, one axis; None without a global state."""
         return None
 
     @cached_property

@@ -84,8 +84,8 @@ class CurriculumEnv(Env):
     """N environments with parameters that `begin_rollout` updates.
 
     Args:
-        values: progress [] -> parameters.
-        build: parameters, traced or not -> environments.
+        values: function from the progress, scalar, to parameters.
+        build: function from parameters, traced or not, to environments.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ def vary(task: BaseTask, spread: Mapping[str, float], values: ParameterValues) -
     Args:
         task: task of an adapter.
         spread: see `Randomized`.
-        values: name -> [] array or number.
+        values: values to set by name, scalars.
     """
     if spread or task.draw_parameters is not None:
         return Randomized(task, spread, values)

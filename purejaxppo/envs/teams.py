@@ -148,7 +148,7 @@ def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
 
     Args:
         spaces: one per agent.
-        agents: names, for errors.
+        agents: names of the agents, for errors.
         kind: "observation" or "action", for errors.
 
     Raises:

@@ -42,7 +42,7 @@ class VectorEnv(Env):
 
     Args:
         task: one environment.
-        num_envs: N.
+        num_envs: number of environments, N.
         fresh_every_step: sample a new start at every step. Otherwise `begin_rollout` samples M
             starts, which costs less: M = N, or ceil(16 / N) N if N < 16. The first episode of
             environment i takes start i, and each later episode the start `stride` further (mod M).
@@ -186,7 +186,7 @@ class VmapEnv(Env):
 
     Args:
         env: one environment.
-        count: G.
+        count: number of environments, G.
     """
 
     def __init__(self, env: Env, count: int) -> None:

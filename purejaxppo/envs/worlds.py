@@ -93,7 +93,7 @@ class JointTask(ReturnPreservingWrapper):
     team: Team
 
     class State(NamedTuple):
-        """State of one environment copy."""
+        """State of one environment copy: of its task, and of the agents in the current episode."""
 
         task: Any
         alive: jax.Array  # [A] bool

@@ -73,8 +73,8 @@ class Agent:
         """Choose an action for one observation or a batch of observations, as NumPy arrays.
 
         Observations and actions have the structure, dtypes and shapes of the environment's spaces.
-        A recurrent policy keeps its memory from call to call. Call `reset` at the start of an
-        episode.
+        A recurrent policy keeps its recurrent state from call to call. Call `reset` at the start of
+        an episode.
 
         Args:
             obs: an observation as the environment returns it, or a batch of N observations with a
@@ -97,7 +97,7 @@ class Agent:
         return self._acting.act(obs, start, deterministic)
 
     def reset(self) -> None:
-        """Start a new episode: the next call of `act` starts with an empty memory."""
+        """Start a new episode: the next call of `act` starts with the initial recurrent state."""
         if self._acting:
             self._acting.reset()
 
@@ -145,7 +145,7 @@ class Agent:
 
 
 class Acting:
-    """A policy with its memory, for actions outside of a rollout."""
+    """A policy with its recurrent state, for actions outside of a rollout."""
 
     def __init__(self, agent: Agent) -> None:
         """Make the policy. Nothing is compiled before the first action.
@@ -165,7 +165,7 @@ class Acting:
         self.reset()
 
     def reset(self) -> None:
-        """Empty the memory."""
+        """Forget the recurrent state."""
         self._carry: Any = None
         self._present: np.ndarray | None = None
 
@@ -206,7 +206,7 @@ def act_function(
     """Return the policy's function for actions.
 
     Args:
-        config: its `eval.stochastic` is used if `deterministic` is None.
+        config: config whose `eval.stochastic` is used if `deterministic` is None.
         policy: the agent's policy.
         deterministic: True for the distribution's mode, False for samples.
         grouped: if True, the function takes one key per group of rows instead of one key.

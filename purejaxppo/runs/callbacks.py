@@ -60,7 +60,7 @@ class Callback:
     """
 
     def on_start(self, context: CallbackContext) -> None:
-        """Run before the first chunk of training, and before the first chunk after a resume."""
+        """Run before the first chunk of training, also when a run is resumed."""
 
     def on_log(self, context: CallbackContext) -> Mapping[str, float | Sequence[float]] | None:
         """Run for each row of metrics.

@@ -26,7 +26,10 @@ STEPS_PER_CHECK = 16
 
 
 class Outcome(NamedTuple):
-    """Results of episodes on the device. With several agents, with a leading axis of agents."""
+    """Results of episodes on the device. With several agents, with a leading axis of agents.
+
+    An episode diverges if an observation or reward is NaN, infinite or beyond ±`spaces.LARGEST`.
+    """
 
     returns: Array  # [episodes] NaN if the episode diverged, or the slot never had an agent
     lengths: Array  # [episodes] int32
@@ -39,7 +42,7 @@ def has_agent(returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
 
 
 def num_cut(returns: np.ndarray, cut: np.ndarray | np.bool) -> int:
-    """Count the episodes that were cut; see `Outcome`."""
+    """Count the episodes that were stopped before their end; see `Outcome.cut`."""
     return int((cut & has_agent(returns, cut)).sum())
 
 
@@ -94,8 +97,8 @@ def add_step(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
     """Add a step to the first episodes that are not finished.
 
     Args:
-        first: the episodes before the step.
-        row: the step.
+        first: first episodes before the step.
+        row: result of the step.
     """
     returns = jnp.where(row.out.diverged, jnp.nan, row.episode_return)
     return FirstEpisodes(
@@ -121,12 +124,12 @@ def run_episodes(
         env: a `VmapEnv` of G groups of rows, or a host simulator. Its time limit, if any, bounds
             the loop.
         reset_result: (state, obs [N, ...]), the result of `reset`.
-        act: (keys [G], carry, obs, start) -> PolicyStep.
-        initial_carry: batch shape -> recurrent carry.
+        act: function (keys [G], carry, obs, start) -> PolicyStep.
+        initial_carry: function from a batch shape to the carry at an episode's start.
         keys: key of each group, [G]; must not be reused by the caller.
-        any_member: reduces a bool [] over the agents of a vmap with "any". Host simulators need it,
-            because all agents must leave the loop together.
-        max_steps: bounds the loop without a time limit. Longer episodes are cut.
+        any_member: function that reduces a scalar bool over the agents of a vmap with "any". Host
+            simulators need it, because all agents must leave the loop together.
+        max_steps: largest number of steps without a time limit. Longer episodes are stopped.
 
     Returns:
         The outcome of [N] episodes.

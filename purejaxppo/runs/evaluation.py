@@ -48,7 +48,10 @@ use other starts."""
 
 
 class Evaluation(NamedTuple):
-    """Results of whole episodes. With several agents, each array has a leading axis of agents."""
+    """Results of whole episodes. With several agents, each array has a leading axis of agents.
+
+    An episode diverges if an observation or reward is NaN, infinite or beyond ±`spaces.LARGEST`.
+    """
 
     returns: np.ndarray  # [episodes] undiscounted sums of rewards; NaN if the episode diverged
     lengths: np.ndarray  # [episodes] steps
@@ -121,7 +124,7 @@ def _episodes(count: int) -> str:
 
 
 def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
-    """Return a warning if an evaluation has cut episodes, or ""; see `Outcome`."""
+    """Return a warning if an evaluation stopped episodes before their end, or ""."""
     count = num_cut(returns, cut)
     if not count:
         return ""

@@ -25,7 +25,7 @@ class Progress:
     eval_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of the best evaluations, by dotted name; {} before the first one."""
     unlogged: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-    """Metrics [M] since the last row, by name; {} if there are none."""
+    """Metrics [M] since the last row, by name; {} if empty."""
 
     @classmethod
     def of(cls, size: int) -> "Progress":
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def best_return(self) -> float | None:
-        """Mean of the agents' best evaluations; None if there are none."""
+        """Mean of the agents' best evaluations; None before the first evaluation."""
         known = [score for score in self.member_best if score is not None]
         return sum(known) / len(known) if known else None
 

@@ -114,7 +114,7 @@ def train(
         clobber: delete an earlier run in this folder.
         quiet: print nothing.
         change: a function from the parts that the config selects to the parts to train with.
-        place: index and number of the processes that train together.
+        place: rank of this process and number of processes that train together.
 
     Returns:
         The exit code: 0, or 128 + the signal that ended the run.
@@ -147,8 +147,9 @@ def train(
             return 0
         # Custom parts may use any setting.
         unused = without_effect([setup.config]) if change is None else []
-        for note in [*copied, *notes, *unused]:
-            run.console.print_line(note)
+        changes = [f"note: {note} for the rest of the run" for note in notes]
+        for line in [*copied, *changes, *(f"warning: {warning}" for warning in unused)]:
+            run.console.print_line(line)
         return execute(run)
 
 
@@ -250,7 +251,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         console.print_line(f"resuming at {run.progress.env_steps:,} steps{restarted}")
         before = load_config(run.run_dir / CONFIG, saved=True)
         if moved := schedule_changes(before, config, run.progress, sparse=run.intervals.sparse):
-            console.print_line(moved)
+            console.print_line(f"note: {moved}")
     if config.pretrain.teacher and not resumes:
         state = pretraining.teach(programs.parts, programs.key, state, programs.setup.change)
         teacher, updates = config.pretrain.teacher, config.pretrain.updates

@@ -48,7 +48,7 @@ class Training:
     chunk: Metrics | None = None
     """Metrics of the last chunk, sums [M]."""
     metrics: Metrics | None = None
-    """Metrics since the last written rows, sums [M]; None if there are none."""
+    """Metrics since the last written rows, sums [M]; None before the first update after them."""
     rows: list[Row] = field(default_factory=list)
     """Means of `metrics`, to which hooks add columns."""
     total_updates: Sequence[float] = ()
@@ -62,9 +62,9 @@ class Training:
     lost: bool = False
     """True if no agent is left to train. The state is then not saved."""
     stopped: str = ""
-    """Reason for which a callback ended the run; "" otherwise."""
+    """Reason why a callback ended the run; "" otherwise."""
     no_curve: str = ""
-    """Reason for which there is no learning curve; "" otherwise."""
+    """Reason why the learning curve was not drawn; "" otherwise."""
     signal: int = 0
     """Number of the signal that ended the run; 0 otherwise."""
 

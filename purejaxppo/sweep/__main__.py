@@ -141,8 +141,8 @@ def check_members(members: Sequence[Config], command: SweepFlags) -> None:
         start_jax(setups[0])
         for setup in setups:
             make_parts(replace(setup.config, num_seeds=1)).env.close()
-    for line in without_effect(members):
-        print(line, flush=True)
+    for warning in without_effect(members):
+        print(f"warning: {warning}", flush=True)
 
 
 def record(folder: Path, command: SweepFlags, config: Config) -> None:

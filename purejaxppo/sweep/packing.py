@@ -267,6 +267,6 @@ def train_agents(run: Training, rules: Rules | None) -> int:
         return 0
     except OutOfMemoryError as error:
         raise ValueError(
-            f"{len(run.members)} agents ran out of memory ({error}). Reduce --memory_gb, "
+            f"out of memory with {len(run.members)} agents ({error}). Reduce --memory_gb, "
             f"then run the same command to resume."
         ) from error

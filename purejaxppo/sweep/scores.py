@@ -72,7 +72,7 @@ def read_members(folder: str) -> dict[int, list[Row]]:
 
 
 def value(rows: Sequence[Row], objective: str) -> float:
-    """Score an agent by the evaluations in its rows, or by its training returns if it has none.
+    """Score an agent by the evaluations in its rows, or by its training returns without any.
 
     The score is NaN if the agent is not finite at the end, or if an evaluation has no mean; the
     objective "best" still uses the other evaluations. A row of training returns counts as NaN if

@@ -91,7 +91,7 @@ class Optuna:
             else:
                 self._study.tell(trial, score)
         size = min(self._batch, self._count - len(scored))
-        # A new sampler for each round, so samples are the same after a resume.
+        # A new sampler for each round, so samples are the same after resuming.
         self._study.sampler = self._sampler(self._seed + len(scored))
         for setting in known or ():
             self._study.enqueue_trial(self._indexed(setting))

@@ -211,7 +211,7 @@ def with_coefs(setting: Mapping[str, Any], config: Config) -> Setting:
     """Replace `ppo.term_coefs.i` in a setting by the whole list `ppo.term_coefs`.
 
     Raises:
-        ValueError: there is no auxiliary loss i.
+        ValueError: auxiliary loss i does not exist.
     """
     plain = {key: value for key, value in setting.items() if entry_of(key) is None}
     coefs = list(plain.get(ENTRY[:-1], config.ppo.coefs))

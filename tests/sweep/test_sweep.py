@@ -346,8 +346,8 @@ def test_a_sweep_prints_settings_without_effect_once(config_file, capsys):
     members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
     sweep_command.check_members(members, command)
     assert capsys.readouterr().out.splitlines() == [
-        "ppo.kl_coef = 0.5, 0.25 has no effect. Set ppo.objective to kl or clip_kl.",
-        "ppo.dual_clip = 2.0 has no effect. Set ppo.objective to dual_clip.",
+        "warning: ppo.kl_coef = 0.5, 0.25 has no effect. Set ppo.objective to kl or clip_kl.",
+        "warning: ppo.dual_clip = 2.0 has no effect. Set ppo.objective to dual_clip.",
     ]
 
 

@@ -439,7 +439,7 @@ def test_a_policy_with_partial_observations_or_a_memory_gets_no_report(changed, 
     flags = ["--eval.num_episodes", "0", "--env.max_episode_steps", "8", "--logging.no_tensorboard"]
     assert train_command.main(["--config", str(path), "--run_dir", run, *flags]) == 0
     assert evaluate_command.main(["--run", run, "--episodes", "1"]) == 0
-    assert "no report: it requires a policy without memory" in capsys.readouterr().out
+    assert "no report: it does not support recurrent policies" in capsys.readouterr().out
     assert not (tmp_path / "run" / "report.png").exists()
 
 
