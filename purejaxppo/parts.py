@@ -64,7 +64,7 @@ def make_parts(
         change: function from the parts of the config to the parts to train with.
 
     Raises:
-        ValueError: parts of the config that do not fit each other.
+        ValueError: parts of the config that cannot be combined.
     """
     config = replace(config, num_shards=max(config.num_shards, 1))
     env = make_env(config)

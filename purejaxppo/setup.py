@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MIN_ROWS = {"cpu": 64}
 """Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
 MIN_ROWS_ACCELERATED = 4096
-"""The same for accelerators, where smaller minibatches are not faster."""
+"""This number for accelerators, where smaller minibatches are not faster."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def resolve(
 
     Args:
         config: settings of the run.
-        members: config of each agent, if they differ in more than seeds.
+        members: config of each agent, for a sweep or a population; empty: only seeds differ.
         change: function from the config's parts to the parts to train with.
 
     Raises:

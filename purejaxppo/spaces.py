@@ -47,7 +47,7 @@ class Box:
     def bounded(self) -> bool:
         """True if the range of every element is below the largest float32.
 
-        Simulators write ±np.finfo(dtype).max for "no bound"; there, high - low would overflow.
+        Simulators write ±np.finfo(dtype).max for "no bound". Then high - low would overflow.
         """
         low, high = np.asarray(self.low), np.asarray(self.high)
         finite = np.all(np.abs(low) < FLOAT32_MAX) and np.all(np.abs(high) < FLOAT32_MAX)

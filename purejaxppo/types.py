@@ -218,7 +218,7 @@ class TrainState(struct.PyTreeNode):
     """Complete state of a training run. A run resumes exactly from its checkpoint."""
 
     agent: AgentState = state_field()
-    opt_state: OptState = state_field(not_taught="its moments belong to another loss")
+    opt_state: OptState = state_field(not_taught="its moments are those of another loss")
     reward_stats: RunningStats = state_field()  # statistics of discounted returns
     value_stats: ValueStats = state_field()  # statistics of value targets, for some critics
     intrinsic: Tree = state_field(  # state of the intrinsic reward; () without one
@@ -234,8 +234,8 @@ class TrainState(struct.PyTreeNode):
     )
     rollout: RolloutState = state_field(
         local=True,
-        not_inherited="environments continue, and a carry belongs to its network",
-        not_taught="its carry belongs to the teacher",
+        not_inherited="environments continue, with the recurrent state of their policy",
+        not_taught="its recurrent state comes from the teacher, not from this policy",
     )
     key: jax.Array = state_field(  # a PRNG key
         local=True,

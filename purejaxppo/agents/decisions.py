@@ -1,7 +1,7 @@
 """Agents that need a decision only at some steps.
 
-On the other rows an agent is `absent`: its observation is stale and its action is ignored. Learning
-goes from one decision to the next. The discount is per decision, for any number of rows in between:
+On the other rows an agent is `absent`: its observation is stale and its action is ignored. Each
+decision is one step of learning. The discount is per decision, for any number of rows in between:
 
     δₖ = Rₖ + γ(1 - terminatedₖ) v(oₖ₊₁) - v(oₖ)        Rₖ = sum of the rewards until oₖ₊₁
 
@@ -56,7 +56,7 @@ def starts_episode(
 
 
 def next_entries(rows: T, last: T, absent: Array | None) -> T:
-    """Return the entry of the next row without absence, for each row [T, N, ...].
+    """Return the entry of the next row in which the agent is present, for each row [T, N, ...].
 
     Args:
         rows: arrays [T, N, ...], one entry per row.

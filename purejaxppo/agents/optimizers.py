@@ -96,7 +96,7 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
         params: parameter tree, for its shapes.
 
     Raises:
-        ValueError: a custom optimiser cannot be loaded or made.
+        ValueError: a custom optimiser cannot be loaded or created.
     """
     _, unravel = flatten(params)
     if config.optimizer in PLAIN_OPTIMIZERS:

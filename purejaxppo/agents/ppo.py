@@ -60,8 +60,8 @@ def ppo_loss(
         hp: hyperparameters.
         objective: policy loss.
         copies: number of equal parts of the rows. The first part contains the rows of the rollout,
-            the others are made from it, such as mirror images. KL divergence and clip fraction are
-            computed on the first part and multiplied by `copies`.
+            the others are computed from it, such as mirror images. KL divergence and clip fraction
+            are those of the first part, multiplied by `copies`.
 
     Returns:
         (scalar loss, its components).

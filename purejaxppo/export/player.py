@@ -330,7 +330,7 @@ def _pad(x, value, *, low, high):
 
 
 def _gather(x, places):
-    """Return the values of x [K] at places [..., 1] as [...]."""
+    """Return the values of x [K] at indices [..., 1] as [...]."""
     return x[places[..., 0]]
 
 

@@ -5,7 +5,7 @@ operations, or None if the equation is basic. The basic forms:
 
     dot_general            [M, K] x [K, N], or the same with a leading batch axis on all
     conv_general_dilated   [B, C, *S] x [F, C / groups, *K], padding not negative
-    gather                 of x [K], at places [..., 1] within bounds
+    gather                 of x [K], at indices [..., 1] within bounds
     broadcast_in_dim       to a shape with the same number of axes
     pad                    not negative, not between elements
     select_n               by a bool, of two arrays that are not bool
@@ -116,7 +116,7 @@ def _conv(eqn: Eqn) -> Callable | None:
 
 
 def _take(x, places):
-    """Return the elements of x at places in its flattened form."""
+    """Return the elements of x at indices of its flattened form."""
     return lax.gather(x.reshape(-1), places[..., None], FLAT, (1,), mode=IN_BOUNDS)
 
 

@@ -18,9 +18,13 @@ GUARD = Unsupported(
 )
 UNSUPPORTED = {
     "jax_enable_x64": Unsupported((True,), "purejaxppo computes in 32 bits"),
-    "jax_numpy_rank_promotion": Unsupported(("raise",), "purejaxppo and simulators use it"),
+    "jax_numpy_rank_promotion": Unsupported(
+        ("raise",), "purejaxppo and simulators rely on rank promotion"
+    ),
     "jax_numpy_dtype_promotion": Unsupported(("strict",), "purejaxppo and simulators mix dtypes"),
-    "jax_debug_key_reuse": Unsupported((True,), "purejaxppo also folds into split keys"),
+    "jax_debug_key_reuse": Unsupported(
+        (True,), "purejaxppo derives more keys from a key after splitting it"
+    ),
     "jax_transfer_guard": GUARD,
     "jax_transfer_guard_host_to_device": GUARD,
 }

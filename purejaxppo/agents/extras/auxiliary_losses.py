@@ -2,7 +2,7 @@
 
 An auxiliary loss is a function (outputs, rows) -> [B], or an `AuxiliaryLoss`. `outputs` are the
 network's outputs for a minibatch (`types.Outputs`): `features` [B, F], `dist_params` [B, P],
-`critic` [B, K]. `rows` are the rows of the minibatch: `obs` (as the network gets it), `action`,
+`critic` [B, K]. `rows` are the rows of the minibatch: `obs` (normalised, if configured), `action`,
 `log_prob`, `value`, `target`, `advantage`, `valid`, and the optional rows that it requests. The
 mean over valid rows, times the coefficient, is added to PPO's loss. The mean itself is a metric.
 """

@@ -62,7 +62,7 @@ def make_network(
 
     Raises:
         ValueError: the encoder does not support the observation, a key is not one of its parts, the
-            action mask does not fit, or a custom torso is invalid (see `torsos`).
+            action mask does not match the actions, or a custom torso is invalid (see `torsos`).
     """
     torso = torsos.make(config)
     module = ActorCritic(observation, action, config, critic_outputs, critic_gain, torso)
@@ -86,7 +86,7 @@ def make_networks(
     """Return the network of an environment's agents: one for all, or one per policy.
 
     Args:
-        spec: spaces of the environment; `agents` too if there are several.
+        spec: spaces of the environment, and its `agents` if it is a multi-agent environment.
         observation: space of an agent's observation, as `spaces.network_input` returns it.
         config: settings of the network.
         critic_outputs: number of outputs of a critic.

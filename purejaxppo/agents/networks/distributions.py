@@ -260,7 +260,7 @@ def of_vector(continuous: str | CodeRef, size: int) -> Distribution:
         size: number of action components.
 
     Raises:
-        ValueError: the distribution cannot be loaded or made, or does not return one number per
+        ValueError: the distribution cannot be loaded or created, or does not return one number per
             row.
     """
     if continuous in CONTINUOUS:

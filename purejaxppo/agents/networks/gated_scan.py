@@ -35,7 +35,7 @@ class SequenceInputs(NamedTuple):
     params: Tree  # parameters of the cell
     carry: Arrays  # [N, H] each, before the first step
     inputs: Array  # [T, N, G H] contributions of x, with biases
-    start: Array  # [T, N] bool; the carry is reset to 0 there
+    start: Array  # [T, N] bool: the carry is reset to 0
 
 
 class Slopes(NamedTuple):

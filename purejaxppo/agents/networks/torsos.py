@@ -42,7 +42,7 @@ def make(config: NetworkConfig) -> Torso | None:
     config if they have an argument `config`.
 
     Raises:
-        ValueError: a torso cannot be loaded or made, or lacks init or apply.
+        ValueError: a torso cannot be loaded or created, or lacks init or apply.
     """
     if config.torso in BUILT_IN:
         return None

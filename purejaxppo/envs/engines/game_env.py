@@ -161,7 +161,7 @@ def read_agents(
 
     The list is empty if the agents were known. The first pool of the caller's environment takes the
     game from it. The editor's game cannot be restarted from here. It stays connected, in a list
-    that environments share until one takes it.
+    that environments share, until one of them takes over the game.
 
     Args:
         launch: settings to start games.

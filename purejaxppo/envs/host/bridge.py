@@ -33,7 +33,7 @@ class Pool(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """Return the simulator's error, or None. The program's error contains only its text."""
+        """Return the simulator's error, or None. The program's error contains only its message."""
         ...
 
     @property

@@ -26,7 +26,7 @@ def call(
 ) -> Any:
     """Call `function` on the host with NumPy arrays whenever the program reaches this point.
 
-    On a CPU the function reads and writes the program's own buffers, which is much cheaper than
+    On a CPU the function reads and writes the buffers of the program, which is much cheaper than
     `io_callback`.
 
     Args:
@@ -34,7 +34,7 @@ def call(
         result: shapes and dtypes of the result, as for `io_callback`.
         args: pytrees of traced arrays.
         on_error: called with an error of `function` or of its result. The error that the program
-            raises has only the text.
+            raises contains only the message.
     """
     args_tree: Any
     result_tree: Any
@@ -181,7 +181,7 @@ class CallbackPool(Generic[B]):
         return _next(token), self.envs.step(action)
 
     def _call(self, function: Callable[..., Any], result: Any, *args: Any) -> Any:
-        """Run `call` and store the error of a failure, because JAX keeps only its text."""
+        """Run `call` and store the error of a failure, because JAX keeps only its message."""
 
         def store(error: Exception) -> None:
             self.failure = error

@@ -16,7 +16,8 @@ def make(config: Config, spec: Any) -> Intrinsic:
     """Return the custom `Intrinsic` of the config, or the result of its function of (config, spec).
 
     Raises:
-        ValueError: the reward cannot be loaded or made, or its functions do not fit a rollout.
+        ValueError: the reward cannot be loaded or created, or its functions do not match a
+            rollout.
     """
     kind = config.intrinsic.kind
     intrinsic: Intrinsic = extensions.make(extensions.INTRINSIC, kind, config, spec)

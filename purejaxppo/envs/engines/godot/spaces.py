@@ -18,7 +18,7 @@ from purejaxppo.envs.teams import Team, split_mask_obs, split_mask_space
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of, example, leaves
 
 IMAGE = "2d"
-"""Observations with this text in their names are images."""
+"""Observations with this string in their names are images."""
 RGB, RGBA, MAX_AGENTS = 3, 4, 10_000
 VALUE_ERRORS = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
 """Errors from reading values of the wrong type."""

@@ -72,7 +72,7 @@ def _pixels(png: bytes) -> np.ndarray:
 
 
 def _mapped(pixels: np.ndarray, channels: int, mapping: Sequence[int]) -> np.ndarray:
-    """Return the channels that a mapping makes of those of the PNGs."""
+    """Map the channels of the PNGs to those of the observation; see `decode`."""
     targets = np.asarray(mapping)
     wanted = set(range(channels))
     if len(targets) != len(pixels) or not wanted <= set(mapping) <= wanted | {-1}:

@@ -12,11 +12,11 @@ class SimulatorError(RuntimeError):
 
 
 LONGEST = 4000
-"""Maximum number of characters in the text of an error."""
+"""Maximum number of characters in an error message."""
 
 
 def printable(error: Exception) -> str:
-    """Return the text of an error, shortened and with escapes for lone surrogates.
+    """Return the message of an error, shortened and with escapes for lone surrogates.
 
     JAX crashes the process if the error of a callback, or a file name in its traceback, contains a
     lone surrogate. Python decodes file names that are not UTF-8 to such characters.

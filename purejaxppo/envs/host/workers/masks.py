@@ -115,7 +115,7 @@ def _part(value: Any, name: str, label: str) -> Any:
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space[Any]:
-    """Convert a space of `purejaxppo.spaces`, other than a bare `Discrete`, to Gymnasium's."""
+    """Convert a space of `purejaxppo.spaces`, except a single `Discrete`, to Gymnasium's."""
     if isinstance(space, Dict):
         return gymnasium.spaces.Dict({name: gymnasium_space(part) for name, part in space.spaces})
     if isinstance(space, MultiDiscrete):
