@@ -448,7 +448,7 @@ def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> Run
 
     Args:
         parts: parts of the training run.
-        stats: so far.
+        stats: statistics so far.
         rollout: T steps of N environments.
     """
     if not parts.config.ppo.normalize_obs:

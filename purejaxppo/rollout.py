@@ -138,7 +138,7 @@ def collect(
         act: the policy.
         state: rollout state, with the environments' state from `Env.begin_rollout`.
         key: random key; the caller must not use it again.
-        length: T.
+        length: number of steps, T.
         storage: which observations are stored, and how.
 
     Returns:

@@ -288,7 +288,7 @@ def update_target_stats(
     """Return statistics that include the valid rows of these value targets.
 
     Args:
-        stats: so far.
+        stats: statistics so far.
         target: float [*B].
         valid: bool [*B].
         psum: sum over shards.

@@ -52,7 +52,7 @@ def update_stats(stats: RunningStats, batch: Tree, valid: Array, psum: Reduce) -
     (see `merge_stats`).
 
     Args:
-        stats: so far.
+        stats: statistics so far.
         batch: pytree of arrays [*B, ...].
         valid: bool [*B].
         psum: sum over shards.
@@ -89,7 +89,7 @@ def merge_stats(
     that has grown, within a few batches.
 
     Args:
-        stats: so far.
+        stats: statistics so far.
         total: function of rows -> its sum over the valid rows of the batch.
         count: number of these rows.
         psum: sum over shards.

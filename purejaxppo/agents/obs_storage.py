@@ -134,7 +134,7 @@ class WindowedObs:
     rollout. Row 0 may be any window.
 
     Args:
-        window: H.
+        window: number of values in a window, H.
         slide: number of new values per row.
         starts: windows with which episodes of this rollout start.
     """

@@ -67,7 +67,7 @@ class OptimizerUpdate(Protocol):
         """Return (updates [P], state after the step).
 
         Args:
-            gradient: [P].
+            gradient: gradient over all parameters [P].
             state: optimiser state before the step.
             params: all parameters [P].
             kl: KL divergence from the policy that acted, before the step, scalar.

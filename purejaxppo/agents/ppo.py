@@ -125,7 +125,7 @@ def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
     """Scale a gradient down to a norm of at most `limit`, g min(1, limit / |g|).
 
     Args:
-        gradient: g, [P].
+        gradient: gradient g over all parameters [P].
         limit: largest norm; 0: no limit.
 
     Returns:
@@ -293,7 +293,7 @@ def mean_losses(step_losses: Losses, num_minibatches: int) -> Losses:
 
     Args:
         step_losses: losses of all steps, [E, M].
-        num_minibatches: M.
+        num_minibatches: number of minibatches, M.
     """
     taken, skipped = jnp.sum(step_losses.epochs), jnp.sum(step_losses.skipped)
     steps = jnp.where(taken + skipped > 0, taken, 1.0)

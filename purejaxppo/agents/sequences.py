@@ -150,7 +150,7 @@ def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -
         key: random key; the caller must not use it again.
         config: settings of the algorithm.
         length: number of units per environment, T.
-        num_envs: N.
+        num_envs: number of environments, N.
     """
     m = config.num_minibatches
     if m == 1:

@@ -60,7 +60,7 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
 
     Args:
         entries: such as [-1, -2, 4, 3].
-        size: n.
+        size: length of the arrays, n.
         field: config field, for errors.
 
     Raises:

@@ -128,7 +128,7 @@ class HostEnv(Env):
         make_pool: (number of environments, update as in `continue_at`) -> pool.
         observation: space of one observation.
         action: space of one action, as the pool takes it.
-        num_envs: N.
+        num_envs: number of environments, N.
         max_episode_steps: time limit, enforced by the pool; 0 or `NO_LIMIT`: no limit.
         frame_rate: steps per second, for videos.
         absent: True if agents may need no action in some steps (`EnvStep.absent`).

@@ -110,7 +110,7 @@ class CallbackPool(Generic[B]):
     Args:
         envs: the environments, such as a `WorkerPool`.
         observation: space of one observation.
-        num_envs: N.
+        num_envs: number of environments, N.
         first: index of the first environment in a larger batch.
         at_once: True if an environment resets in the same step in which an episode ends, so the
             last observation is lost. Steps then have the flag `EnvStep.at_once`.

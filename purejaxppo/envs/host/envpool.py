@@ -96,7 +96,7 @@ def make(
     Args:
         name: name of a task, as in `task_names`.
         config: `options` are settings of the pool, `max_episode_steps` is its time limit.
-        num_envs: N.
+        num_envs: number of environments, N.
         seed: seed of the environments. EnvPool reads it only when a pool is created.
         evaluation: play whole games and report their true scores.
         render: frames will be requested.

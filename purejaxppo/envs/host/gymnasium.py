@@ -84,7 +84,7 @@ def make(
     Args:
         name: a registered id, `package:Id` or `file.py:Class`.
         config: options other than `OPTIONS` are keyword arguments of the environment.
-        num_envs: N.
+        num_envs: number of environments, N.
         seed: seed of the global random generators in worker processes. Environments are seeded from
             the key.
         evaluation: use other random streams than training.
@@ -148,7 +148,7 @@ class Workers:
         """Create a batch of `num_envs` environments.
 
         Args:
-            num_envs: N.
+            num_envs: number of environments, N.
             seed: seed of the run, for the global random generators in worker processes.
             evaluation: use other random streams, and do not warn about observations.
             first: index of the first environment in a larger batch.

@@ -15,7 +15,7 @@ def decode(data: bytes, channels: int, mapping: Sequence[int] = ()) -> np.ndarra
 
     Args:
         data: PNGs of one size with three channels each.
-        channels: C.
+        channels: number of channels, C.
         mapping: channel i of the PNGs belongs to channel mapping[i] of the observation, or to none
             if this is -1. A channel of the observation is the mean of its PNG channels. Without a
             mapping, a single channel is the mean of the first PNG, and several channels are the

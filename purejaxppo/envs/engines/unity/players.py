@@ -29,7 +29,7 @@ class UnityGames:
     Args:
         launch: settings to start each game.
         layout: layout of its slots.
-        count: W.
+        count: number of games, W.
         seed: seed of the first game's random generators; the next game has seed + 1.
         restarts: maximum number of restarts of games that end, time out or send invalid messages.
         started: a list with a game that is already running, which this object takes over.

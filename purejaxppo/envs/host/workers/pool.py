@@ -352,7 +352,7 @@ class WorkerPool:
 
     Args:
         make: creates one environment.
-        num_envs: N.
+        num_envs: number of environments, N.
         num_workers: number of processes or threads, at most N; 0: one per core.
         timeout: seconds that the slowest worker may take to create, reset or step its environments.
         seed: seed of the global generators of `random` and `numpy.random` in worker processes, for
