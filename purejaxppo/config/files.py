@@ -347,7 +347,7 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
         raise ValueError(f"{name} = {value!r}: must be a mapping of names to values.")
     for key, item in value.items():
         if not isinstance(item, (*KINDS, CodeRef)):
-            raise ValueError(f"{name}.{key} = {item!r}: must be a number, text, true or false.")
+            raise ValueError(f"{name}.{key} = {item!r}: must be a number, a string, true or false.")
     if hint in KINDS:
         return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
     return {str(key): item for key, item in value.items()}

@@ -51,7 +51,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"Did you mean {close!r}?" if close else otherwise or f"Available: {', '.join(known)}."
 
 
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 """Names of scalar types for messages. bool comes first, because a bool is also an int."""
 
 

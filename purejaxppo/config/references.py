@@ -32,23 +32,23 @@ class LoadError(ValueError):
 class CodeRef:
     """A reference to custom code, with the object or the paths of its files.
 
-    It is equal to its text, which config.yaml contains. Two references to different objects differ
-    even if their strings are equal.
+    It is equal to its string `text`, which config.yaml contains. Two references to different
+    objects differ even if their strings are equal.
     """
 
     text: str
     """`path/file.py:Name` or `package.module:Name`, with an optional family or in a list; or the
     path of a file or folder."""
     object: Any = None
-    """The object, if it was passed from Python; None: the text is loaded."""
+    """The object, if it was passed from Python; None: `text` is loaded."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files and folders in the text -> their paths, such as copies in a run's folder."""
+    """Files and folders in `text` -> their paths, such as copies in a run's folder."""
 
     def __str__(self) -> str:
         return self.text
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of the text, because references were `str` in version 0.2."""
+        """Return a method of `text`, because references were `str` in version 0.2."""
         if name.startswith("__") or name == "text":
             raise AttributeError(name)
         return getattr(self.text, name)
@@ -68,12 +68,12 @@ class CodeRef:
 
 
 def parse(value: Any, prefix: str = "") -> str | CodeRef:
-    """Return text and references unchanged, and an object as a reference with `prefix`."""
+    """Return strings and references unchanged, and an object as a reference with `prefix`."""
     return value if isinstance(value, str | CodeRef) else CodeRef(prefix + name_of(value), value)
 
 
 def parse_env(value: Any) -> str | CodeRef:
-    """Parse env.name: text, or an environment object, or gymnax's (env, params)."""
+    """Parse env.name: a string, an environment object, or gymnax's (env, params)."""
     like_gymnax = isinstance(value, tuple) or hasattr(value, "step_env")
     return parse(value, "gymnax/" if like_gymnax else "jax/")
 
@@ -84,7 +84,7 @@ def as_ref(value: str | CodeRef) -> CodeRef:
 
 
 def name_of(target: Any) -> str:
-    """Return the text of a reference to an object; "object of " and a name if none exists.
+    """Return an object as the string of a reference; "object of NAME" if it cannot be loaded.
 
     Functions and classes at the top level of a module can be loaded from a string. Instances, local
     functions and classes, and those of the running script cannot.
@@ -136,7 +136,7 @@ def modules_in(text: str) -> list[str]:
 
 
 def located(value: str | CodeRef) -> str:
-    """Return the text of a reference, list of references or path, with the paths of its files."""
+    """Return a reference, list of references or path as a string, with the paths of its files."""
     text, files = str(value), as_ref(value).files
     if text in files:
         return files[text]

@@ -34,7 +34,7 @@ class Option:
         high: largest allowed value.
         choices: allowed strings; () allows any.
         kind: type of an option without a default.
-        parse: (name, value) -> parsed value, if types and ranges are not enough. It raises
+        parse: function (name, value) -> parsed value, if types and ranges are not enough. It raises
             ValueError for an invalid value.
         tasks: patterns of the tasks that have the option.
         refers: what a string value names: "code" (references to custom code, separated by commas),
@@ -89,7 +89,8 @@ class Option:
             return value
         if kind in KINDS:
             raise ValueError(wrong_type(name, value, kind))
-        raise ValueError(f"{name} = {value!r} must have the type of {self.default!r}")
+        type_name = type(self.default).__name__
+        raise ValueError(f"{name} = {value!r} must be a {type_name}, such as {self.default!r}")
 
 
 Options = Mapping[str, Option]

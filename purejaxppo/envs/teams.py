@@ -101,11 +101,11 @@ class Team:
         return repeated(tuple(pad_like(space, self.action) for space in self.actions))
 
     def join(self, values: Sequence[Any], xp: Any) -> Any:
-        """Pad and stack A observations to arrays [A, ...]."""
+        """Pad and stack A observations into arrays [A, ...]."""
         return _join(values, self.observations, self.observation, xp)
 
     def join_masks(self, masks: Sequence[Any], xp: Any) -> Any:
-        """Pad and stack A masks to uint8 [A, n]; None allows all actions of an agent."""
+        """Pad and stack A masks into uint8 [A, n]; None allows all actions of an agent."""
         spaces = [mask_space(space) for space in self.actions]
         full = [
             _all_allowed(space) if mask is None else mask
@@ -130,7 +130,7 @@ def joined_state_space(observation: Any) -> Box:
     """Return the space of all padded observations, concatenated, as a global state.
 
     Args:
-        observation: `Team.joint_observation["obs"]`.
+        observation: observation space of all agents, `Team.joint_observation["obs"]`.
 
     Raises:
         ValueError: the observations are not vectors.
@@ -147,7 +147,7 @@ def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
     """Return the smallest common space: vectors and Discrete are padded to the largest.
 
     Args:
-        spaces: one per agent.
+        spaces: space of each agent.
         agents: names of the agents, for errors.
         kind: "observation" or "action", for errors.
 

@@ -302,7 +302,7 @@ class MultiAgentEnv(Env):
         return cast("VectorEnv", self.worlds).raw_step(key, state.worlds, self._joint(action))
 
     def _joint(self, action: EnvAction) -> EnvAction:
-        """Join the actions [N, ...] of the rows to joint actions [W, ...]."""
+        """Join the actions [N, ...] of the rows into joint actions [W, ...]."""
         return jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
 
     def _rows(self, obs: Obs) -> dict[str, Any]:

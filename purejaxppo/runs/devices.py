@@ -89,7 +89,10 @@ def start_jax(setup: Setup, place: places.Place = places.ALONE) -> list[jax.Devi
         use_cpu_cores(num_devices or place.cores, calls_host=setup.on_host)
         by_process = devices_by_process(calls_lapack=setup.calls_lapack)
     if config.devices > len(by_process[0]):
-        raise ValueError(f"devices = {config.devices}: JAX finds only {len(by_process[0])}")
+        raise ValueError(
+            f"devices = {config.devices}: JAX finds only {len(by_process[0])}. Use devices = 0 for "
+            f"all of them."
+        )
     check_cpu(setup, by_process[0][0])
     if config.keep_cores_awake:
         awake.check()

@@ -36,7 +36,7 @@ Sink = Logger
 
 
 class CsvLogger:
-    """Writes `metrics.csv`. On resume, it drops rows after the checkpoint."""
+    """Writes `metrics.csv`. When a run is resumed, rows after the checkpoint are dropped."""
 
     def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
         """Open the file, and keep its rows up to update `resumed_at`."""
@@ -238,7 +238,7 @@ def open_loggers(
         run_dir: the run folder.
         members: config of each agent.
         steps: environment steps of each agent so far.
-        saved: () -> environment steps of the last complete checkpoint.
+        saved: function that returns the environment steps of the last complete checkpoint.
     """
     if config.logging.tensorboard:
         boards = _tensorboard(run_dir / "tensorboard", members, steps)

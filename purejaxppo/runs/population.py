@@ -68,7 +68,7 @@ class Population(NamedTuple):
 class PopulationState(TrainState):
     """The state of M members and of their population."""
 
-    population: Population = state_field(not_inherited="what is known of all members")
+    population: Population = state_field(not_inherited="it describes all members")
 
 
 def fields_of(state: TrainState) -> dict[str, Any]:
@@ -225,10 +225,10 @@ def init_population(
     """Return the state before the first update; see `parts.init_program`.
 
     Args:
-        init: (keys [M], shard_ids) -> state of M agents.
+        init: function (keys [M], shard_ids) -> state of M agents.
         hp: hyperparameters of each member [M].
         keys: key of each member [M].
-        shard_ids: int32 [D].
+        shard_ids: index of each shard, int32 [D].
     """
     size = len(keys)
     population = Population(

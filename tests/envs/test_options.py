@@ -46,7 +46,7 @@ def test_options_are_converted_to_their_declared_types():
         ("share", float("nan"), "env.options.share = nan must be between 0 and 1"),
         ("kind", "c", "env.options.kind = 'c' must be one of a, b"),
         ("kind", 2, "env.options.kind = 2 must be one of a, b"),
-        ("file", 3, "env.options.file = 3: must be text"),
+        ("file", 3, "env.options.file = 3: must be a string"),
         ("half", 3, "env.options.half = 3 must be even"),
         ("slots.red", 0, "env.options.slots.red = 0 must be at least 1"),
         ("slots.", 1, "env.options.slots.: toy/task has no such option. Did you mean"),

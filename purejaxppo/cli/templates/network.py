@@ -1,7 +1,7 @@
 """A custom network: a flax.linen module from observations to features.
 
-Policy and critic each use one. The library normalises observations before it, and adds memory,
-action masks and the output layers after it.
+Policy and critic each use one. The library normalises observations before it, and adds the
+recurrent cell, action masks and the output layers after it.
 """
 
 from flax import linen as nn

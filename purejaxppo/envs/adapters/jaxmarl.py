@@ -154,7 +154,7 @@ def _layouts(name: str) -> dict[str, Any]:
 
 
 def _defaults(name: str) -> dict[str, Scalar]:
-    """Return the number, bool and text arguments of a task's class with their defaults."""
+    """Return the number, bool and string arguments of a task's class with their defaults."""
     environments = _environments()
     classes = [environments.HeuristicEnemySMAX, environments.SMAX]
     if not _is_smax(name):
@@ -364,6 +364,6 @@ FAMILY = Family(
     make_task=make,
     requires="jaxmarl",
     options=OPTIONS,
-    more_options="number, boolean and text arguments of the task's class",
+    more_options="number, boolean and string arguments of the task's class",
     not_options={"max_steps": "use env.max_episode_steps"},
 )
