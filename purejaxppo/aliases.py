@@ -60,7 +60,10 @@ InitialCarry = Callable[[tuple[int, ...]], Carry]
 
 
 class Reduce(Protocol):
-    """A reduction of a pytree over all shards, such as a sum. Every shard gets the same result."""
+    """Type of a function that reduces a pytree over all shards, such as `Shards.psum`.
+
+    Every shard gets the same result.
+    """
 
     def __call__(self, tree: T, /) -> T:
         """Reduce each leaf of a tree; shapes stay the same."""

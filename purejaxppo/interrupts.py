@@ -166,7 +166,7 @@ def end_children() -> None:
 
 
 def _exit_now(number: int) -> None:
-    """End the process without waiting for running work."""
+    """End the process at once, with the exit code of signal `number`. Running work is lost."""
     for partial in list(PARTIAL):
         partial.unlink(missing_ok=True)
     end_children()

@@ -58,7 +58,7 @@ from purejaxppo.types import (
 
 
 class Parts(NamedTuple):
-    """The parts of a training run. `parts.make_parts` selects them by the config."""
+    """Functions and objects of a training run. `parts.make_parts` selects them by the config."""
 
     config: Config
     """Config of the run, with `num_shards` resolved."""
@@ -111,7 +111,7 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
     """Return the state of one shard before the first update.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         key: random key of the run, the same for all shards.
         shard_id: index of the shard, int32 scalar.
     """
@@ -135,7 +135,7 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
     """Run several PPO updates.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         state: training state before the updates.
         hp: hyperparameters before their schedules are applied.
         num_updates: number of updates, traced int32 scalar.
@@ -158,7 +158,7 @@ def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
     """Run one PPO update: collect a rollout, then learn from it.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         state: training state before the update.
         hp: hyperparameters before their schedules are applied.
 
@@ -177,7 +177,7 @@ def collect(
     """Collect a rollout of T steps of N environments.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         agent: the agent that acts.
         state: rollout state after the previous rollout.
         key: random key; the caller must not use it again.
@@ -198,7 +198,7 @@ def begin_rollout(parts: Parts, state: RolloutState, key: Key, progress: Scalar)
     """Return the state before the first step of a rollout.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         state: rollout state after the previous rollout.
         key: random key of the rollout.
         progress: progress of the run, 0 to 1, scalar.
@@ -215,7 +215,7 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
     updated last. Therefore the first probability ratio is exactly 1.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         state: training state before the update.
         rollout: T steps of N environments.
         hp: hyperparameters before their schedules are applied.
@@ -279,7 +279,7 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
     """Scale the rewards of a rollout, if configured (`ppo.normalize_reward`, `ppo.reward_scale`).
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         state: training state before the update.
         rollout: T steps of N environments.
         hp: hyperparameters.
@@ -296,7 +296,7 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
 
 
 class Bonus(NamedTuple):
-    """Rewards of a rollout plus intrinsic rewards, and the state after it."""
+    """Rewards of a rollout plus intrinsic rewards, and the new state of the intrinsic reward."""
 
     reward: Array  # [T, N]
     state: Tree  # new TrainState.intrinsic
@@ -307,10 +307,12 @@ class Bonus(NamedTuple):
 def add_bonus(
     parts: Parts, state: TrainState, rollout: Rollout, reward: Array, hp: Hyperparams, keys: Keys
 ) -> Bonus:
-    """Add intrinsic rewards, times `intrinsic_coef`, to the rewards of a rollout.
+    """Return `reward` + `intrinsic_coef` x the intrinsic rewards of a rollout.
+
+    Also update the model of the intrinsic reward.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         state: training state before the update.
         rollout: T steps of N environments.
         reward: scaled rewards, float [T, N].
@@ -339,7 +341,7 @@ def make_batch(
     """Compute values, advantages and targets of a rollout, and divide its rows into units.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         agent: the parameters to evaluate, and the statistics used to act.
         rollout: T steps of N environments.
         reward: scaled rewards with bonuses, float [T, N].
@@ -377,7 +379,7 @@ def track_targets(
     The values of the critic stay the same.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         params: network parameters.
         stats: statistics of the value targets so far.
         batch: rows with value targets.
@@ -390,7 +392,7 @@ def read_minibatch(parts: Parts, buffer: ObsBuffer, rows: Batch) -> Batch:
     """Return a minibatch with its observations and, if configured, its mirror images.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         buffer: buffer of the observations of the rollout.
         rows: rows of the minibatch, with observations as the storage stores them.
     """
@@ -403,7 +405,7 @@ def minibatch_loss(
     """Compute the loss of a minibatch and its components, as sums over valid rows.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         agent: statistics of observations.
         stats: statistics of the value targets.
         hp: hyperparameters.
@@ -424,7 +426,7 @@ def evaluate_minibatch(
     """Compute log-probabilities, entropies, value losses and penalties of a minibatch.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         agent: statistics of observations.
         stats: statistics of the value targets.
         hp: hyperparameters.
@@ -444,10 +446,10 @@ def evaluate_minibatch(
 
 
 def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> RunningStats:
-    """Return observation statistics that include the valid rows of a rollout.
+    """Return statistics of observations, updated with the valid rows of a rollout.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         stats: statistics so far.
         rollout: T steps of N environments.
     """

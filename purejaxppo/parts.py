@@ -169,7 +169,7 @@ def map_over_shards(
     """Map `function`(parts, ...) over all shards and agents, at the run's precision.
 
     Args:
-        parts: parts of the training run.
+        parts: functions and objects of the run.
         function: function (parts, ...) of one shard.
         in_axes: axes of shards in its arguments.
         out_axes: axes of shards in its result.

@@ -95,14 +95,15 @@ def no_decision(env: Env, state: RolloutState) -> OpenDecision:
 def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutState, StepRow]:
     """Act once in N environments.
 
-    The return of an episode is the sum of `EnvStep.scores`. Rewards of absent agents count. Rows
-    outside of an episode have reward 0.
+    The return of an episode is the sum of `EnvStep.scores`, also over steps at which the agent is
+    absent. A step that only resets an environment adds 0.
 
     Args:
         env: the environments.
         act: the policy.
         state: rollout state before the step.
-        key: random key of the step; or keys [G], if `act` and `env` consist of G groups of rows.
+        key: random key of the step; or one key per group, [G], if `act` and `env` divide the N
+            rows into G groups.
 
     Returns:
         (state after the step, row of the step).

@@ -25,8 +25,8 @@ MIN_ROWS_ACCELERATED = 4096
 class Setup:
     """A config and the values derived from it.
 
-    `resolve` interprets the config before JAX starts. `divide` adds the devices and the shards on
-    them. A run, an evaluation and a group of a sweep each do this once.
+    `resolve` checks the config and derives the values that do not need JAX. `divide` then assigns
+    shards to devices. Each run, evaluation and group of a sweep calls both once.
     """
 
     config: Config

@@ -130,7 +130,7 @@ class ValueStats(NamedTuple):
 
 
 class PolicyStep(NamedTuple):
-    """Actions of a policy for N environments."""
+    """Output of a policy for one step of N environments."""
 
     carry: Carry  # [N, ...] recurrent carry after the step, () for feed-forward networks
     action: Action  # [N, ...] as the policy stores it

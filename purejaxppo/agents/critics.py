@@ -98,8 +98,8 @@ def symexp(x: Array) -> Array:
 def symlog_critic() -> Critic:
     """Return a critic that predicts symlog(v), with the loss (symlog(v) - symlog(target))² / 2.
 
-    Use it for returns of unknown scale. It learns symexp E[symlog G]. For random returns G this is
-    not their mean: for returns of 0 and 200 with equal probability it is 13.2.
+    Use it for returns of unknown scale. The prediction converges to symexp(E[symlog(G)]), not to
+    the mean of random returns G: for 0 and 200 with equal probability it is 13.2, not 100.
 
     Reference: Hafner et al. 2023, https://arxiv.org/abs/2301.04104, eq. 9.
     """

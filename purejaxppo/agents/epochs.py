@@ -27,11 +27,11 @@ def scan(
 ) -> tuple[EpochState, Losses]:
     """Run `jax.lax.scan` over the steps of an epoch.
 
-    Accelerators store the losses of a step as one vector: one copy per step instead of one per
-    loss.
+    On GPUs and TPUs, the losses of a step are packed into one vector, because each array costs a
+    copy per step.
 
     Args:
-        step: (state, row) -> (state, losses, floats of any shape).
+        step: (state, row) -> (state, losses). Losses are floats of any shape.
         state: state before the first step.
         rows: rows of all steps.
     """
@@ -50,7 +50,7 @@ def scan(
 
 
 def until_kl(limit: float) -> Epochs:
-    """Return epochs that stop after the first epoch whose mean KL exceeds `limit`.
+    """Return a function that runs epochs until the mean KL of one exceeds `limit`.
 
     A skipped epoch takes no gradient steps. It takes almost no time, except under vmap, where
     all epochs are computed.
@@ -82,5 +82,5 @@ def until_kl(limit: float) -> Epochs:
 
 
 def make(config: PPOConfig) -> Epochs:
-    """Return the epochs of the config."""
+    """Return the function that runs the epochs of an update: `until_kl` or `scan`."""
     return until_kl(config.target_kl) if config.early_stop_kl else scan

@@ -203,7 +203,10 @@ def mask_of_matrices(params: Params) -> Array:
 
 
 def weight_decay(weight: float, mask: Array) -> optax.GradientTransformation:
-    """Return decoupled weight decay: add `weight` times the parameters to the updates.
+    """Return a gradient transformation for decoupled weight decay.
+
+    It adds `weight` times the parameters to the updates, before their multiplication by the
+    negative learning rate.
 
     Args:
         weight: coefficient.

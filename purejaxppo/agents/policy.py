@@ -63,11 +63,11 @@ class Policy:
         self.recurrent = config.network.rnn != "none"
 
     def init(self, key: Key) -> AgentState:
-        """Return initial parameters, and empty statistics."""
+        """Return initial network parameters, and observation statistics of zero rows."""
         return AgentState(params=self.network.init(key), obs_stats=self.init_obs_stats())
 
     def init_obs_stats(self) -> RunningStats:
-        """Return empty statistics for the arrays of an observation that are normalised."""
+        """Return statistics of zero rows, for the arrays of an observation that are normalised."""
         return normalize.init_stats(self.normalizable(example(self.observation)))
 
     def normalizable(self, obs: Obs) -> list[Array]:

@@ -172,7 +172,7 @@ class Update(NamedTuple):
 
 
 class GradientState(NamedTuple):
-    """State that a gradient step changes."""
+    """State that each gradient step updates: parameters and optimiser state."""
 
     flat: Array  # [P] all parameters
     opt_state: OptState

@@ -59,11 +59,10 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
 def factor(
     name: str | CodeRef, progress: Scalar, warmup: float = 0.0, stride: Scalar = 0.0
 ) -> Array:
-    """Return the factor by which a value is multiplied at some progress of the run.
+    """Return the factor by which a schedule multiplies a setting, such as the learning rate.
 
-    The schedule is multiplied by a warm-up factor that grows linearly to 1 over the first part
-    `warmup` of the run. The k-th update (from 1) counts as k strides, so the factor of the first
-    update is not 0.
+    A second factor, for the warm-up, grows linearly to 1 over the first part `warmup` of the run.
+    It is evaluated at the end of each update, so it is above 0 in the first update.
 
     Args:
         name: name of the schedule, or a reference to a custom one.

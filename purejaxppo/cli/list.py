@@ -206,7 +206,7 @@ def words(space: Space) -> str:
 
 
 def configs_by_task() -> dict[str, list[str]]:
-    """Return the names of the library's configs, by environment."""
+    """Return the names of the library's configs for each task."""
     configs: dict[str, list[str]] = {}
     for path in files.library_configs().values():
         name = files.read_yaml(path).get("env", {}).get("name", "")

@@ -247,7 +247,7 @@ def text(word: str) -> str:
 
 
 def collection(word: str) -> Any:
-    """Read a list such as [64, 64] or a mapping such as {a: 1}; None for other arguments."""
+    """Parse an argument as a list, such as [64, 64], or a mapping, such as {a: 1}; else None."""
     if not word.startswith(("[", "{")):
         return None
     try:

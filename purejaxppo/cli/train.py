@@ -71,7 +71,7 @@ def listed_family(words: Sequence[str]) -> str:
 
 
 def start(words: Sequence[str]) -> tuple[places.Place, Parsed[TrainFlags]]:
-    """Parse the command line, and start JAX's distributed runtime for several processes."""
+    """Parse the command line. If the run has several processes, start JAX's distributed runtime."""
     parsed = parse(words)
     flags, config = parsed
     address = flags.coordinator, flags.num_processes, flags.process_id

@@ -100,7 +100,7 @@ def overview(name: str, flags: type) -> Iterator[str]:
 
 
 def flag_lines(flags: type, *, brief: bool = False) -> Iterator[str]:
-    """Yield the lines on a command's flags; with `brief`, only the first sentence of each."""
+    """Yield the help lines of a command's flags; with `brief`, the first sentence of each text."""
     docs, command = field_docs(flags), flags()
     for name, hint in flat_hints(flags).items():
         text = first_sentence(docs[name]) if brief else docs[name]
@@ -108,7 +108,7 @@ def flag_lines(flags: type, *, brief: bool = False) -> Iterator[str]:
 
 
 def section(topic: str, config: Config, source: str) -> Iterator[str]:
-    """Yield the lines on each field of a section: flag, type, default and description.
+    """Yield the help lines of a section: flag, type, default and description of each field.
 
     Args:
         topic: the section, or `RUN` for the fields outside of sections.
@@ -130,7 +130,7 @@ def section(topic: str, config: Config, source: str) -> Iterator[str]:
 
 
 def entry(name: str, hint: Any, default: str, text: str) -> list[str]:
-    """Return the lines on a flag."""
+    """Return the help lines of one flag."""
     return [f"  --{name} {kind(hint, name)}  ({default})", *wrapped(text, " " * 6)]
 
 

@@ -25,7 +25,7 @@ def check(config: "Config") -> None:
         ValueError: a field, or a combination of fields, is invalid.
     """
     check_ranges(config)
-    check_singles(config)
+    check_values(config)
     check_kinds(config)
     check_sizes(config)
 
@@ -122,8 +122,8 @@ def check_ranges(config: Any, prefix: str = "") -> None:
             raise ValueError(f"{name} = {value}: must be at least {low}.")
 
 
-def check_singles(config: "Config") -> None:
-    """Raise ValueError for invalid single values and pairs of values."""
+def check_values(config: "Config") -> None:
+    """Raise ValueError for settings that are invalid alone or together with one other setting."""
     if config.seed + config.num_seeds > 2**31:
         raise ValueError(
             f"seed = {config.seed}: seed + num_seeds must be at most {2**31}. Use a smaller seed."

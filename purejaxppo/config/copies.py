@@ -43,7 +43,7 @@ def index(run_dir: str | Path) -> dict[str, Copy]:
     """Return a run's copies by the file's name in the config; {} if it has no copies.
 
     Raises:
-        ValueError: the index was edited or is corrupt.
+        ValueError: the list of copies, `code/files.json`, was edited or is corrupt.
     """
     path = Path(run_dir) / CODE / INDEX
     try:
@@ -64,14 +64,14 @@ class Change(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Contents of a file, the modules that it imports, and data files, by relative path.
-
-    `missing` has a reason for each data file, or group of data files, that is not included.
-    """
+    """Contents of a custom Python file, of the modules that it imports, and of its data files."""
 
     sources: dict[str, bytes]
+    """Relative path of each Python file -> contents."""
     data: dict[str, bytes]
+    """Relative path of each data file -> contents."""
     missing: list[str]
+    """A reason for each data file, or group of data files, that is not included."""
 
 
 def paths_of_copies(run_dir: str | Path) -> dict[str, str]:
@@ -137,7 +137,7 @@ def add(run_dir: Path, files: Mapping[str, Path]) -> list[str]:
         Lines to print about data files that were, or were not, copied.
 
     Raises:
-        ValueError: the index of copies was edited or is corrupt.
+        ValueError: the list of copies, `code/files.json`, was edited or is corrupt.
     """
     known = index(run_dir)
     new = {name: path.resolve() for name, path in files.items() if name not in known}

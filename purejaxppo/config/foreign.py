@@ -83,14 +83,16 @@ def describe(
     """Describe the equivalent of another library's setting.
 
     Args:
-        name: the setting, without leading dashes; case, "-" for "_" and a section are ignored.
+        name: the setting's name in the other library, without leading dashes. Capitals, dashes
+            for underscores and a prefix such as `ppo.` make no difference.
         value: the other library's value; None if unknown.
         known: the names of our settings.
         sizes: sizes of the run (`sizes_of`).
         dashes: prefix of names in the result, "--" for flags.
 
     Returns:
-        A sentence such as "Use ppo.num_minibatches = 512."; None if no library has the name.
+        A sentence such as "Use ppo.num_minibatches = 512."; None if no library in names.yaml has a
+        setting of this name.
     """
     descriptions: dict[str, list[str]] = {}
     for library, meaning in meanings(name).items():

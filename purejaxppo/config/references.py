@@ -121,7 +121,7 @@ def is_reference(value: str | CodeRef) -> bool:
 def files_in(text: str) -> list[str]:
     """Return the Python files in a list of references: [a.py] for "a.py:One,b:Two".
 
-    An object that cannot be loaded from a string has no files.
+    The result is empty for an object that was passed from Python and cannot be loaded from a file.
     """
     files = [part.strip().rpartition(":")[0] for part in text.split(",")]
     return [file for file in files if file.endswith(".py") and not file.startswith(OBJECT)]
@@ -157,7 +157,7 @@ def absolute(text: str) -> str:
 
 
 def without_family(name: str | CodeRef) -> CodeRef:
-    """Return an environment's name without its family, as a reference."""
+    """Return the reference after the family in env.name: `f.py:Env` for "gymnax/f.py:Env"."""
     return replace(as_ref(name), text=str(name).partition("/")[2])
 
 

@@ -6,7 +6,7 @@ A task with variable parameters defines:
                         a simulator parameter
     adjusted(values)    name -> [] array, traced or not -> a copy of the task with these values
 
-`adjusted` starts from the nominal values. Drawn factors multiply the values that a curriculum sets.
+`adjusted` starts from the nominal values. Sampled factors multiply the values of a curriculum.
 
 A simulator may also define a function that samples more values for `adjusted`:
 
@@ -28,7 +28,7 @@ from purejaxppo.envs.wrappers import ReturnPreservingWrapper
 
 
 class Randomized(ReturnPreservingWrapper):
-    """Draw parameters for each episode: nominal values times uniform factors in [1 - x, 1 + x].
+    """Sample parameters for each episode: nominal values times uniform factors in [1 - x, 1 + x].
 
     Values of `draw_parameters`, if the task defines it, are added. All sampled values are part of
     the task state: resets sample them, and checkpoints contain them.
@@ -51,7 +51,7 @@ class Randomized(ReturnPreservingWrapper):
         self.values = dict(values or {})
 
     def factors(self, key: Key) -> dict[str, jax.Array]:
-        """Sample the factors of an episode, scalars."""
+        """Sample one scalar factor for each randomised parameter of an episode."""
         keys = jax.random.split(key, len(self.spread))
         return {
             name: 1.0 + x * jax.random.uniform(key, minval=-1.0, maxval=1.0)

@@ -64,7 +64,7 @@ class NativeSpaces(NamedTuple):
 
 
 def form_of(space: Space) -> NativeSpace:
-    """Return the native space of a simulator that uses `space` unchanged."""
+    """Return the native space of a simulator whose arrays need no conversion from `space`."""
     if isinstance(space, Dict):
         return NativeComposite(tuple((name, form_of(part)) for name, part in space.spaces))
     (leaf,) = leaves(space)
@@ -72,7 +72,7 @@ def form_of(space: Space) -> NativeSpace:
 
 
 def space_of(form: NativeSpace) -> Space:
-    """Return the space of the policy for a native space."""
+    """Return the space that the policy uses for a simulator's native space."""
     if isinstance(form, NativeArray):
         return form.space
     return Dict.of({str(key): space_of(part) for key, part in form.parts})
@@ -142,11 +142,11 @@ def within(space: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode(form: NativeSpace, obs: Any, xp: Any) -> Any:
-    """Convert an observation of a simulator [..., *shape] to the arrays of a policy, unchecked.
+    """Convert a simulator's observation to the policy's arrays, without checks of their values.
 
     Args:
         form: native observation space.
-        obs: arrays with any leading axes, in dicts and tuples.
+        obs: arrays [..., *shape] with any leading axes, in dicts and tuples.
         xp: `numpy` or `jax.numpy`.
 
     Raises:

@@ -108,7 +108,7 @@ class VectorEnv(Env):
         return state, cast_to_space(obs, self.spec.observation)
 
     def begin_rollout(self, state: VectorState, key: Key, progress: Scalar) -> VectorState:
-        """Draw the starts of the next episodes in this rollout."""
+        """Sample the initial states of the next episodes in this rollout."""
         del progress
         if self.fresh_every_step:
             return state

@@ -179,7 +179,7 @@ class ActionRepeat(WithoutSlide):
         return self.task.frame_rate / self.repeats
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Step the task `repeats` times or until the episode ends."""
+        """Repeat the action `repeats` times or until the episode ends; the rewards are summed."""
 
         def repeat(carry: Any, key: Key) -> tuple[Any, None]:
             state, out = carry

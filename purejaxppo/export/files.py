@@ -349,8 +349,8 @@ def random_observation(policy: Policy, rng: np.random.Generator, batch: int, sta
         policy: the policy.
         rng: random number generator.
         batch: number of observations.
-        stats: running statistics. Floats that they normalise are sampled with their mean and twice
-            their standard deviation.
+        stats: running statistics. Normalised floats are sampled from a normal distribution with
+            the running mean and twice the running standard deviation.
     """
     obs = _random(policy.observation, rng, batch)
     if stats is None:

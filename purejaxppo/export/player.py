@@ -47,9 +47,9 @@ class Equation(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A policy as a list of equations.
+    """A policy as a list of operations.
 
-    A tree is the index of an array, or a mapping or list of trees.
+    `obs` and `action` are trees: an array's index, or a mapping or list of trees.
     """
 
     inputs: tuple[Port, ...]
@@ -262,8 +262,8 @@ def _checked(value: Any, port: Port, description: dict[str, Any] | None = None) 
 
     Args:
         value: the array.
-        port: shape and type of the array in the policy.
-        description: entry of the array in the metadata, with the smallest and largest integers.
+        port: the policy's input or output, with shape and type.
+        description: metadata of the array, with the range of allowed integers.
     """
     array = np.asarray(value)
     if array.shape != port.shape:
@@ -361,7 +361,7 @@ def _extreme(function: Callable) -> Callable:
 
 
 class Operation(NamedTuple):
-    """A basic form of a JAX primitive, in NumPy and in ONNX."""
+    """A JAX primitive with simple parameters, implemented in NumPy and in ONNX."""
 
     compute: Callable[..., np.ndarray]
     node: str = ""

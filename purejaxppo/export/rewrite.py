@@ -57,7 +57,7 @@ ELEMENTWISE = {"abs", "add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", 
 
 
 def _plain(params: Settings, *names: str) -> bool:
-    """Return True if all of these parameters are None or sequences of ones."""
+    """Return True if these parameters, such as dilations, have no effect: None or all ones."""
     return all(set(params[name] or ()) <= {1} for name in names)
 
 
@@ -168,7 +168,7 @@ def _gather(eqn: Eqn) -> Callable | None:
 
 
 def _filler(value: Any, dtype: Any) -> Any:
-    """Return the value of an out-of-bounds read."""
+    """Return the value that a gather returns for indices outside of the array."""
     if value is not None:
         return value
     if jnp.issubdtype(dtype, jnp.floating):

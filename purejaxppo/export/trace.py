@@ -224,7 +224,7 @@ def _port(named: Named) -> Port:
 
 
 def _names(root: str, tree: Any) -> list[str]:
-    """Return `root`, or `root.part` for each leaf."""
+    """Return one name per leaf of `tree`: `root` for a single array, otherwise `root.KEY`."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     parts = (jax.tree_util.keystr(path, simple=True, separator=".") for path in paths)
     return [f"{root}.{part}" if part else root for part in parts]

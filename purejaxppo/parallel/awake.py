@@ -59,7 +59,7 @@ def _start(core: int) -> subprocess.Popen:
 
 
 def compute_nothing(parent: int, core: int) -> None:
-    """Keep a core busy while it is idle, until the parent process terminates."""
+    """Keep `core` awake with an idle-priority loop until the process `parent` ends."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.sched_setaffinity(0, {core})
     while os.getppid() == parent:

@@ -57,7 +57,8 @@ def place_of(
     Args:
         environ: environment variables.
         coordinator: --coordinator, empty if not given.
-        num_processes: --num_processes, 0 if not given; 1 trains in one process under any launcher.
+        num_processes: --num_processes, 0 if not given. 1 ignores the launcher: this process trains
+            a run without others.
         process_id: --process_id, -1 if not given.
         devices: --devices of each process, 0 if not given.
 
@@ -128,7 +129,10 @@ def _number(environ: Mapping[str, str], name: str, missing: int | None = None) -
 
 
 def _by_open_mpi(environ: Mapping[str, str], devices: int) -> Place:
-    """Return the rank of a process of mpirun. Open MPI 5 does not set other hosts' addresses."""
+    """Return the rank of a process of mpirun.
+
+    Open MPI 5 does not give processes the address of another host, so --coordinator is necessary.
+    """
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     index, count, local_index, local_count = (
         _number(environ, f"OMPI_COMM_WORLD_{name}") for name in names

@@ -164,10 +164,11 @@ class Shards:
 
         Args:
             function: function of one shard of one agent.
-            in_axes: `Axes` of shards, one entry per argument: 0 for a leading axis D.
-            out_axes: `Axes` of shards of the result.
-            members: the same for agents, (arguments, results), with the axis M before D. An int
-                or None for the arguments applies to all of them.
+            in_axes: one entry per argument, as for `jax.vmap`: 0 if its leading axis is the axis
+                of shards, D; None if all shards get the same argument.
+            out_axes: the same for the result.
+            members: (in_axes, out_axes) of the axis of agents, M, which is before D. An int or None
+                as in_axes applies to all arguments.
         """
         in_members, out_members = members
         if not isinstance(in_members, tuple):

@@ -41,7 +41,7 @@ class AsynchronousTraining:
     The actor runs on a CPU device, where waiting for a simulator does not block the learner.
 
     Args:
-        parts: parts of the training, with one agent.
+        parts: functions and objects of a run with one agent.
         state: training state with the shapes to compile for.
         hp: hyperparameters of the agent.
     """

@@ -89,7 +89,7 @@ def print_warnings() -> None:
 
 
 def print_line(text: object) -> None:
-    """Print a line."""
+    """Print a line at once. Errors of a closed output are ignored."""
     print(text, file=SafeStream(sys.stdout), flush=True)
 
 

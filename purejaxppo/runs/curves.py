@@ -48,7 +48,7 @@ def has_returns(rows: Iterable[Row]) -> bool:
 
 
 def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
-    """Draw the learning curve of a run; return the reason if that fails, otherwise ""."""
+    """Plot the learning curve of a run; return the reason if that fails, otherwise ""."""
     alike = len({member.ppo for member in members}) == 1
     size, seed = len(members), config.seed
     several = f"{size} seeds from {seed}" if alike else f"{size} agents with different settings"
@@ -68,7 +68,7 @@ def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
 def plot_returns(
     rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
 ) -> None:
-    """Draw the learning curve of a run: training and evaluation return over environment steps.
+    """Plot the learning curve of a run: training and evaluation return over environment steps.
 
     With several agents, the plot shows each agent, the mean, and its confidence interval. With one
     agent, it shows the standard deviation over the episodes of each evaluation.
@@ -78,7 +78,7 @@ def plot_returns(
         path: path of the PNG file.
         title: title of the plot.
         evaluated: policy of the evaluations, "deterministic" or "stochastic".
-        band: whether to draw the confidence interval of several agents.
+        band: whether to plot the confidence interval of several agents.
     """
     rows = list(rows)
     figure, axes = figure_over_steps(title, "episodic return (sum of rewards)")

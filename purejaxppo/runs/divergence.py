@@ -47,7 +47,7 @@ def find_value(parts: Parts, envs: Sequence[Env], state: TrainState, member: int
     A host simulator stores it. For simulators in JAX, another rollout searches for it.
 
     Args:
-        parts: parts of the run.
+        parts: functions and objects of the run.
         envs: environments of training and of evaluations.
         state: training state of the run.
         member: index of the agent.
@@ -74,7 +74,7 @@ def replayed_value(
     Only for environments in JAX. Healthy runs never trace this program.
 
     Args:
-        parts: parts of the run.
+        parts: functions and objects of the run.
         agent: one agent of the run.
         update: number of updates so far, scalar.
         state: rollout state of one shard's environments.

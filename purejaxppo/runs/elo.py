@@ -31,8 +31,8 @@ def ratings(score: np.ndarray) -> Ratings:
     """Compute Elo ratings by maximum likelihood in the Bradley-Terry model.
 
     P[i beats j] = σ(xᵢ - xⱼ), and the rating is xᵢ 400 / ln 10 points. A draw counts as half a game
-    won and half a game lost. Standard errors are from the Fisher information, which overestimates
-    them if there are draws.
+    won and half a game lost. Standard errors are from the Fisher information. With draws they are
+    too large.
 
     The likelihood has no maximum if some players have won all their games against all others. A
     draw is then added to every pair of players that met.

@@ -83,7 +83,7 @@ class WarnOfDivergence:
     """A hook that warns of the first agent with too many diverged episodes, once per run."""
 
     def __init__(self) -> None:
-        """Prepare one warning."""
+        """Start without a warning."""
         self._warned = False
 
     def due(self, run: Training) -> bool:

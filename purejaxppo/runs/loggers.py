@@ -230,10 +230,11 @@ def open_loggers(
     steps: Sequence[int],
     saved: Callable[[], int | None],
 ) -> None:
-    """Open the loggers of a config, without metrics.csv.
+    """Open the loggers of a config. The writer of metrics.csv is opened elsewhere.
 
     Args:
-        opened: receives the loggers. You can close them if a later one fails to open.
+        opened: each logger is added as soon as it is open. The caller can close them if the next
+            one fails to open.
         config: config of the run.
         run_dir: the run folder.
         members: config of each agent.

@@ -252,7 +252,7 @@ def train_population(
     """Run `num_updates` updates of all members, with selections between them.
 
     Args:
-        parts: parts of the training.
+        parts: functions and objects of the run.
         rules: rules of the selection.
         key: key of the first member.
         state: state of the population, which contains the members' hyperparameters.

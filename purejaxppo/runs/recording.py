@@ -23,7 +23,7 @@ from purejaxppo.video import video
 
 
 class Recorded(NamedTuple):
-    """An episode to draw."""
+    """The recorded states of one episode, for a video."""
 
     task: Any
     states: list[Any]

@@ -94,7 +94,8 @@ def check_objects(config: Config, run_dir: Path) -> None:
     """Check that the source files of objects in the config have not changed since the run began.
 
     Raises:
-        ValueError: a file has changed. Evaluations use its copy, but the object is new.
+        ValueError: a file has changed. The object is from the new code, but evaluations would use
+            the old copy in the run folder.
     """
     changes = copies.changed(run_dir).values()
     changed = {x.original for x in changes if any(file.endswith(".py") for file in x.files)}

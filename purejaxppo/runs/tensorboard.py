@@ -52,7 +52,7 @@ class EventFile:
 
 
 class EventFiles(FileWriter):
-    """Adds steps and times to the events of a file."""
+    """Writer of an event file that gives each event a step and a time."""
 
     def __init__(self, folder: str) -> None:
         """Open the file."""

@@ -189,7 +189,7 @@ class Training:
         return state if self.programs.spec.restorable else state.replace(rollout=None)
 
     def close(self) -> None:
-        """Finish checkpoints, close simulators and loggers, and draw the learning curve.
+        """Finish checkpoints, close simulators and loggers, and plot the learning curve.
 
         Each is closed even if another one fails.
         """

@@ -90,15 +90,16 @@ def sweep(command: SweepFlags, config: Config) -> int:
 
 
 def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:
-    """Return a dict with the path of each Python file that a sweep uses, by name in the config.
+    """Return the path of each Python file of a sweep: {name in the config: path}.
 
-    With a launcher these are copies, because other hosts may not have the originals.
+    With a launcher, these are the copies in the sweep's folder, because other hosts may not have
+    the originals.
     """
     return copies.of_run(folder) if command.launcher == "local" else copies.paths_of_copies(folder)
 
 
 def with_code(members: Sequence[Config], folder: Path, command: SweepFlags) -> list[Config]:
-    """Copy the Python files of configs into a sweep's folder, and return configs that use them."""
+    """Copy the Python files of configs into a sweep's folder; return configs with `files_of`."""
     for note in dict.fromkeys(note for member in members for note in copy_code(member, folder)):
         print(note, flush=True)
     return [with_copies(member, files_of(folder, command)) for member in members]
@@ -236,7 +237,7 @@ def population_of(command: SweepFlags, config: Config) -> tuple[Rules, list[Conf
 
 
 def run_population(folder: Path, command: SweepFlags, members: list[Config], rules: Rules) -> int:
-    """Train a population, report it, and return the exit code."""
+    """Train a population, write its report, and return the exit code."""
     setup = resolve(one_shard(members[0]), members=members)
     setup = replace(setup, devices=tuple(start_jax(setup)))
     print(

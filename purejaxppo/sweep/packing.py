@@ -64,7 +64,7 @@ def train_groups(groups: Sequence[Group]) -> list[int]:
 
 
 def train_group(group: Group) -> int:
-    """Train the batches of a group; return the first exit code that is not 0."""
+    """Train a group, one batch after another; return the first exit code that is not 0, or 0."""
     setup = resolve(one_shard(group.members[0]), members=group.members)
     setup = replace(setup, devices=tuple(start_jax(setup)))
     folder = Path(group.folder)
@@ -248,7 +248,7 @@ def functions_of(rules: Rules | None) -> MakeTrainFunctions:
 
 
 def train_agents(run: Training, rules: Rules | None) -> int:
-    """Train the agents of a batch or a population; return the exit code."""
+    """Train agents together in one program, a batch or a population; return the exit code."""
     try:
         if rules is None:
             code = execute(run)

@@ -113,7 +113,10 @@ def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]
 
 
 def is_log(x: np.ndarray) -> bool:
-    """Return True if all numbers are positive and span more than a factor of 20."""
+    """Return True if the axis of these numbers should be logarithmic.
+
+    All must be positive, and the largest over 20 times the smallest.
+    """
     return bool(np.min(x) > 0 and np.max(x) / np.min(x) > 20)
 
 

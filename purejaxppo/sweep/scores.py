@@ -72,11 +72,11 @@ def read_members(folder: str) -> dict[int, list[Row]]:
 
 
 def value(rows: Sequence[Row], objective: str) -> float:
-    """Score an agent by the evaluations in its rows, or by its training returns without any.
+    """Score an agent by its evaluations, or by its training returns if none exist.
 
-    The score is NaN if the agent is not finite at the end, or if an evaluation has no mean; the
-    objective "best" still uses the other evaluations. A row of training returns counts as NaN if
-    more than `MOST_DIVERGED` of its episodes diverged.
+    The score is NaN if the last row has charts/finite = 0, or if it depends on a return that is
+    NaN: of an evaluation in which all episodes diverged, or of a training row in which the share of
+    diverged episodes exceeds `MOST_DIVERGED`. The best evaluation ignores both.
     """
     is_broken = bool(rows) and rows[-1].get("charts/finite", 1.0) == 0
     trained = [training_return(row) for row in rows if "charts/episodic_return" in row]

@@ -35,7 +35,7 @@ class SearchRange(Protocol):
     """A distribution over the values of a field."""
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw a value."""
+        """Sample a value."""
         ...
 
 
@@ -48,7 +48,7 @@ class Uniform:
     whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """Draw a value."""
+        """Sample a value."""
         if self.whole:
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         return float(rng.uniform(self.low, self.high))
@@ -63,7 +63,7 @@ class LogUniform:
     whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """Draw a value."""
+        """Sample a value."""
         value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
         return min(max(round(value), int(self.low)), int(self.high)) if self.whole else value
 
@@ -75,7 +75,7 @@ class Choice:
     values: tuple[Any, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw a value."""
+        """Sample a value."""
         return self.values[int(rng.integers(len(self.values)))]
 
 
@@ -165,7 +165,7 @@ def _parse_range(where: str, key: str, entry: Any, base: Config) -> SearchRange:
 
 
 def random_settings(ranges: Mapping[str, SearchRange], count: int, seed: int) -> list[Setting]:
-    """Draw `count` settings; the same seed gives the same settings."""
+    """Sample `count` settings; the same seed gives the same settings."""
     rng = np.random.default_rng(seed)
     return [{key: range_.draw(rng) for key, range_ in ranges.items()} for _ in range(count)]
 

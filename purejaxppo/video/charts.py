@@ -71,7 +71,10 @@ def _rule(canvas: Canvas, corner: tuple, shape: tuple, cell: int) -> None:
 
 
 def _colours(images: np.ndarray):
-    """Choose colours for images of this kind; return a function that converts one image to RGB."""
+    """Return a function that converts one image to RGB, uint8 [H, W, 3].
+
+    The number of channels, the type and the range of `images` determine the colours.
+    """
     if images.ndim == 4 and images.dtype != np.uint8:
         return _planes
     if images.ndim == 4:

@@ -52,7 +52,7 @@ def jaxnav(env: Any, state: Any) -> Scene:
 
 
 def particles(task: Any, state: Any) -> Scene:
-    """Show landmarks or obstacles, and agents in the colours of their roles on top."""
+    """Draw landmarks or obstacles, then the agents over them, coloured by role."""
     roles = [agent.rpartition("_")[0] for agent in task.agents]
     agents = [
         ROLES.get(role, BLUE) if alive else FAINT

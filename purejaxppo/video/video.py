@@ -165,7 +165,8 @@ def _font() -> Any:
 def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
     """Write H.264 in yuv420p, which all video players and browsers support.
 
-    Odd sizes are padded. imageio's writer is not used, because it forks, and JAX warns about forks.
+    An odd width or height is padded by one pixel, because yuv420p requires even sizes. imageio's
+    writer is not used, because it forks, and JAX warns about forks.
     """
     del title
     from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]

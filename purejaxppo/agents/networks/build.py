@@ -28,7 +28,7 @@ Apply = Callable[..., Outputs]
 
 
 class Network(NamedTuple):
-    """A policy and its critic."""
+    """Functions of the policy and value networks: initialise and apply."""
 
     init: Callable[[Key], Params]
     """key -> initial parameters."""

@@ -15,7 +15,10 @@ from purejaxppo.spaces import Box
 
 @dataclass(frozen=True)
 class Walk:
-    """The reward is 1 minus the distance to the goal. Set fields with --env.options length 3."""
+    """A point walks along a line to a goal. The reward is 1 minus the distance to the goal.
+
+    The flag --env.options.length 3 sets the field `length`.
+    """
 
     length: float = 2.0
     """The line ends at -length and length."""

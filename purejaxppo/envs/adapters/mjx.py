@@ -66,7 +66,10 @@ def use_local_devices() -> None:
 
 
 class Robot(BaseTask):
-    """One Brax or Playground environment, without its wrappers."""
+    """One Brax or Playground environment as a task.
+
+    It does not use these libraries' wrappers for batches, resets and time limits.
+    """
 
     cheap_reset = False
 

@@ -146,7 +146,10 @@ class Particles(BaseTask):
         return Box((5 * len(self.agents) + 2 * self.num_fixed,))
 
     def global_state(self, state: ParticleState) -> jax.Array:
-        """Return positions, velocities, fixed discs and `alive` flags, float [5 A + 2 L]."""
+        """Return positions, velocities, fixed discs and `alive` flags, float [5 A + 2 L].
+
+        A is the number of agents, L the number of landmarks or obstacles.
+        """
         parts = (*state[:3], state.alive.astype(jnp.float32))
         return jnp.concatenate([part.ravel() for part in parts])
 
@@ -184,7 +187,7 @@ class Spread(Particles):
 
     @property
     def bodies(self) -> Bodies:  # type: ignore[override]
-        """Discs of radius 0.15."""
+        """Physical constants: all agents are discs of radius 0.15."""
         count = self.num_agents
         return Bodies((0.15,) * count, (5.0,) * count, (np.inf,) * count)
 

@@ -204,7 +204,10 @@ class RuledTask(GridTask):
         super().__init__(env, params, parts)
 
     def rules_space(self) -> MultiDiscrete:
-        """Return one space for all ids (goals, rules, tiles, colours) and coordinates."""
+        """Return the space of an encoded goal and rules: integers below one common bound.
+
+        The integers are ids of goals, rules, tiles and colours, and coordinates.
+        """
         from xminigrid.core.goals import NUM_GOALS
 
         sizes = (NUM_GOALS, self.params.height, self.params.width)
@@ -212,7 +215,7 @@ class RuledTask(GridTask):
         return MultiDiscrete((max(sizes),) * numbers)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draw a ruleset and start an episode; return (TimeStep, obs)."""
+        """Sample a ruleset and start an episode; return (TimeStep, obs)."""
         key, rule_key = jax.random.split(key)
         number = jax.random.randint(rule_key, (), 0, self.count)
         ruleset = jax.tree.map(lambda x: x[number], self.rulesets)

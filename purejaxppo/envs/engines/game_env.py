@@ -59,11 +59,11 @@ class Agents(Protocol):
 
     @property
     def observation(self) -> Space:
-        """Space of a row's observation."""
+        """Observation space of one agent."""
 
     @property
     def action(self) -> Space:
-        """Space of a row's action."""
+        """Action space of one agent."""
 
     @property
     def size(self) -> int:
@@ -122,7 +122,10 @@ class GameEnv(HostEnv):
         )
 
     def observation_frame(self, obs: Any) -> Any:
-        """Return the first image of agent 0, uint8 [H, W, 3], or else its observation."""
+        """Return the first image in the observation of agent 0, uint8 [H, W, 3].
+
+        Return the observation itself if it contains no image.
+        """
         image = first_image(obs, channels_first=self._channels_first)
         return obs if image is None else image
 

@@ -151,7 +151,7 @@ class GameProcess(GameHandle):
 
     @property
     def pid(self) -> int:
-        """Return the process group id."""
+        """Return the id of the game's process group, which is that of its first process."""
         return self._process.pid
 
     def alive(self) -> bool:
@@ -191,13 +191,13 @@ class GameProcess(GameHandle):
         return f"ended with exit code {code}"
 
     def request_exit(self) -> None:
-        """Request the game to end, without waiting."""
+        """Ask the game to exit, and return without waiting."""
         _request_exit(self._process)
 
     def close(self) -> None:
         """End the game and all its child processes. A second call does nothing.
 
-        A game that was requested to quit has a short time to do so.
+        After `request_exit`, the game has a short time to exit.
         """
         self._stop()
         if not self._killed:
@@ -214,7 +214,7 @@ class Game(Protocol):
     """A game of a `GameGroup`."""
 
     def request_exit(self) -> None:
-        """Request the game to end, without waiting."""
+        """Ask the game to exit, and return without waiting."""
 
     def close(self) -> None:
         """End the game. A second call does nothing."""

@@ -242,7 +242,7 @@ class HostEnv(Env):
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
     def _to_step(self, state: HostState, token: Token, rows: EnvStep) -> tuple[HostState, EnvStep]:
-        """Convert a pool's result to (state, EnvStep)."""
+        """Convert a pool's result to (state, EnvStep). `token` keeps the calls in order."""
         lost = state.lost & ~state.done
         obs, diverged_rows = rows.obs, rows.diverged
         if diverged_rows is None:  # the pool does not check for divergence

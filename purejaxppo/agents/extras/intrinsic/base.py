@@ -16,7 +16,7 @@ from purejaxppo.types import RunningStats
 
 
 class BonusRows(NamedTuple):
-    """Rows of a rollout that an intrinsic reward uses."""
+    """Arrays of a rollout that an intrinsic reward uses, with all T x N rows."""
 
     obs: Obs  # [T, N, ...] as the network gets it
     next_obs: Obs  # [T, N, ...] after the step; the true last one where an episode ends

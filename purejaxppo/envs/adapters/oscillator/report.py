@@ -171,7 +171,7 @@ def innermost(task: Any) -> Oscillator:
 
 
 def report(task: Any, act: Act, seed: int, path: str) -> str:
-    """Return a table of a policy and the baselines; draw them into the image file `path`."""
+    """Return a table of a policy and the baselines; plot them into the image file `path`."""
     task = innermost(task)
 
     def batched(control: Control) -> Control:
@@ -210,7 +210,7 @@ def table(rows: dict[str, ControllerMetrics]) -> str:
 def draw(
     task: Oscillator, records: dict[str, Record], rows: dict[str, ControllerMetrics], path: str
 ) -> None:
-    """Draw the mean field, single neurons, spectra and suppression into one image."""
+    """Plot the mean field, single neurons, spectra and suppression into one image."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -226,7 +226,7 @@ def draw(
 
 
 def _draw_field(axes: Any, record: Record) -> None:
-    """Draw the mean field of the first ensemble."""
+    """Plot the mean field of the first ensemble."""
     axes.plot(record.x[:, 0], linewidth=0.6, color="tab:blue")
     axes.axvspan(BEFORE, BEFORE + DURING, color="tab:green", alpha=0.12, label="control on")
     axes.set(title="Mean field of one ensemble", xlabel="actions", ylabel="X")
@@ -234,7 +234,7 @@ def _draw_field(axes: Any, record: Record) -> None:
 
 
 def _draw_neurons(axes: Any, record: Record) -> None:
-    """Draw the signals of single neurons around the start of control."""
+    """Plot the signals of single neurons shortly before and after control starts."""
     window = slice(BEFORE - 600, BEFORE + 1800)
     axes.imshow(
         record.traces[window].T,
@@ -252,7 +252,7 @@ def _draw_neurons(axes: Any, record: Record) -> None:
 
 
 def _draw_spectra(axes: Any, record: Record, action_seconds: float) -> None:
-    """Draw the power of the mean field before and under control."""
+    """Plot the power of the mean field before and under control."""
     for part, label, color in (
         (_before(record.x), "before", "tab:red"),
         (_during(record.x), "under control", "tab:blue"),
@@ -266,7 +266,7 @@ def _draw_spectra(axes: Any, record: Record, action_seconds: float) -> None:
 
 
 def _draw_suppression(axes: Any, rows: dict[str, ControllerMetrics]) -> None:
-    """Draw the suppression of every controller."""
+    """Plot the suppression of every controller."""
     names = list(rows)
     axes.barh(names, [rows[n].suppression.mean() for n in names], color="tab:blue")
     for i, n in enumerate(names):

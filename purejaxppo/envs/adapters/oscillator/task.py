@@ -163,7 +163,7 @@ class Oscillator(BaseTask):
         return Box((self.history,), slide=steps if steps < self.history else 0)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
-        """Draw an ensemble and simulate its warm-up without control; return (state, obs)."""
+        """Sample an ensemble and simulate its warm-up without control; return (state, obs)."""
         params_key, start_key, current_key, warmup_key = jax.random.split(key, 4)
         params = self.draw_params(params_key)
         if self.same_ensemble:
@@ -177,7 +177,7 @@ class Oscillator(BaseTask):
         return state, state.y_history
 
     def draw_params(self, key: Key) -> Params:
-        """Draw physical parameters between `low` and `high`."""
+        """Sample physical parameters between `low` and `high`."""
         keys = Params(*jax.random.split(key, len(PHYSICS)))
         return jax.tree.map(
             lambda k, low, high: low + (high - low) * jax.random.uniform(k),
@@ -203,7 +203,7 @@ class Oscillator(BaseTask):
     def step(
         self, key: Key, state: OscillatorState, action: EnvAction
     ) -> tuple[OscillatorState, TaskStep]:
-        """Take a step: apply the kick of an action in [-1, 1], then integrate `skip` steps."""
+        """Stimulate the neurons with an action in [-1, 1], then integrate `skip` time steps."""
         state, cost = self.advance(key, state, state.params.action_scale * action[0])
         reward = -cost - state.params.penalty * jnp.abs(state.kick)
         false = jnp.array(False)

@@ -240,7 +240,7 @@ class GodotGame:
         self.engine.kill()
 
     def request_exit(self) -> None:
-        """Request the game to quit, and close the connection."""
+        """Ask the game to exit, and close the connection."""
         wire, self._wire = self._wire, None
         if wire is not None:
             with contextlib.suppress(WireError):
@@ -263,6 +263,9 @@ class GodotGame:
         return message
 
     def _game_error(self, error: WireError, phase: str) -> EngineError:
-        """Convert a connection's error to the game's; an empty one means that the game ended."""
+        """Convert an error of the connection to an `EngineError`.
+
+        An empty error means that the game closed the connection: it has ended.
+        """
         problem = str(error)
         return self.engine.error(problem) if problem else self.engine.exit_error(phase)

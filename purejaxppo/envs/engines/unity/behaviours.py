@@ -235,7 +235,7 @@ class UnityLayout:
 
     @functools.cached_property
     def parts(self) -> dict[str, Space]:
-        """Parts of a row's observation. A single part is the observation itself."""
+        """Parts of an agent's observation. A single part is the observation itself."""
         observation = common([b.observation for b in self.behaviours], self.names, "observation")
         parts: dict[str, Space] = {"obs": observation}
         if len(self.behaviours) > 1:
@@ -247,12 +247,12 @@ class UnityLayout:
 
     @functools.cached_property
     def observation(self) -> Space:
-        """Space of a row's observation."""
+        """Observation space of one agent."""
         return Dict.of(self.parts) if len(self.parts) > 1 else self.parts["obs"]
 
     @functools.cached_property
     def action(self) -> Space:
-        """Space of a row's action."""
+        """Action space of one agent."""
         return common([b.action for b in self.behaviours], self.names, "action")
 
 
@@ -261,7 +261,7 @@ class ObsRows:
 
     Args:
         layout: layout of the slots.
-        parts: arrays of the row's observation space, in the order of its leaves.
+        parts: arrays of an agent's observation space, in the order of its leaves.
     """
 
     def __init__(self, layout: UnityLayout, parts: Sequence[np.ndarray]) -> None:

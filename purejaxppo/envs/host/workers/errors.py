@@ -4,7 +4,7 @@ from purejaxppo.config.references import LoadError
 
 
 class MakeError(LoadError):
-    """An environment description is invalid, or needs a package that is not installed."""
+    """An environment cannot be created: its description is invalid, or a package is missing."""
 
 
 class SimulatorError(RuntimeError):

@@ -365,7 +365,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
 
 
 def _in_shape(tree: Any, space: Space) -> Any:
-    """Reshape arrays to their spaces: all choices of all agents are one axis."""
+    """Reshape arrays to the shapes of `space`, in which all agents' choices form one axis."""
     if isinstance(space, Dict):
         return {name: _in_shape(tree[name], part) for name, part in space.spaces}
     (leaf,) = leaves(space)

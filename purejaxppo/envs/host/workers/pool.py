@@ -309,7 +309,7 @@ class Guard:
         )
 
     def add(self, worker: ProcessHandle) -> None:
-        """Add a worker to the ones that the process kills."""
+        """Register a worker, so that it is killed when this process ends."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"%d\n" % worker.group)
         self._process.stdin.flush()
