@@ -12,7 +12,7 @@ def clipped_surrogate(log_ratio: Array, advantage: Array, clip_eps: Scalar) -> A
     Args:
         log_ratio: log r = log π(a|o) - log π_old(a|o), float [B].
         advantage: A, float [B].
-        clip_eps: ε.
+        clip_eps: clipping range ε.
 
     Returns:
         Loss per row, float [B].
@@ -50,7 +50,7 @@ def clipped_squared_error(value: Array, old_value: Array, target: Array, clip_ep
         value: v, float [B].
         old_value: v_old, the prediction before the update, float [B].
         target: float [B].
-        clip_eps: ε.
+        clip_eps: clipping range ε.
 
     Returns:
         Loss per row, float [B].
@@ -86,7 +86,7 @@ def clipfrac(log_ratio: Array, clip_eps: Scalar) -> Array:
 
     Args:
         log_ratio: log r, float [B].
-        clip_eps: ε.
+        clip_eps: clipping range ε.
 
     Returns:
         Float [B]; its mean is the clip fraction.

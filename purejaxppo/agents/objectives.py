@@ -41,7 +41,7 @@ def dual_clipped_surrogate(
     Args:
         log_ratio: log r, float [B].
         advantage: A, float [B].
-        clip_eps: ε.
+        clip_eps: clipping range ε.
         limit: c, above 1.
 
     Returns:
@@ -62,7 +62,7 @@ def simple_policy_optimization(log_ratio: Array, advantage: Array, clip_eps: Sca
     Args:
         log_ratio: log r, float [B].
         advantage: A, float [B].
-        clip_eps: ε.
+        clip_eps: clipping range ε.
 
     Returns:
         Loss per row, float [B].

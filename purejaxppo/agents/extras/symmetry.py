@@ -59,7 +59,7 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
     entries[i].
 
     Args:
-        entries: such as [-1, -2, 4, 3].
+        entries: signed indices, such as [-1, -2, 4, 3].
         size: length of the arrays, n.
         field: config field, for errors.
 

@@ -32,9 +32,13 @@ from purejaxppo.envs.options import Option, with_defaults
 OPTIONS = {
     **game_env.OPTIONS,
     "max_agents": Option(
-        0, "Agent slots per behaviour; 0: the agents in the first decision period.", low=0
+        0,
+        "Maximum number of agents per behaviour; 0: their number in the first decision period.",
+        low=0,
     ),
-    "max_agents.NAME": Option(None, "Agent slots of the behaviour NAME.", kind=int, low=1),
+    "max_agents.NAME": Option(
+        None, "Maximum number of agents of the behaviour NAME.", kind=int, low=1
+    ),
     "parameters.NAME": Option(
         None,
         "Environment parameter NAME of the game: a number, `uniform MIN MAX` or `gaussian MEAN "
