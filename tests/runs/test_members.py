@@ -372,5 +372,5 @@ def test_impossible_seeds_are_rejected(config_file, capsys):
 def test_asynchronous_training_of_many_agents_is_rejected(make_config):
     config = small_config(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
     config = replace(config, asynchronous=True)
-    with pytest.raises(ValueError, match="asynchronous = true does not support several agents"):
+    with pytest.raises(ValueError, match="asynchronous = true does not support several seeds"):
         Programs(setup_of(config))

@@ -402,7 +402,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
         (
             ("--grid", RATES, "--asynchronous"),
-            "asynchronous = true does not support several agents",
+            "asynchronous = true does not support several seeds",
         ),
         (
             (
