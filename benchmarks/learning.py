@@ -47,7 +47,7 @@ def main() -> None:
     """Run the chosen benchmark."""
     parser = harness.options(__doc__, "learning")
     parser.add_argument("--seconds", type=float, default=120.0, help="of --first_minutes")
-    parser.add_argument("configs", nargs="*", help="bare names or paths of configs")
+    parser.add_argument("configs", nargs="*", help="names or paths of configs")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0..N-1")
     parser.add_argument(
         "--first", type=int, default=0, help="first seed; rows of other seeds are kept"

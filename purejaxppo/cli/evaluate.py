@@ -71,7 +71,7 @@ def run(command: EvaluateFlags) -> int:
         agent, command.episodes, seed=command.seed, deterministic=not settings.stochastic
     )
     for i, member in enumerate(agent.members):
-        print(f"{i}, seed {member.seed}: {result.member(i)}")
+        print(f"agent {i} (seed {member.seed}): {result.member(i)}")
     print(result)
     report(agent, run_dir, command.seed, deterministic=not settings.stochastic)
     if command.render:

@@ -40,7 +40,7 @@ class Copy(TypedDict):
 
 
 def index(run_dir: str | Path) -> dict[str, Copy]:
-    """Return a run's copies by the file's name in the config; {} if it has no copies.
+    """Return a run's copies by the file's name in the config; {} without copies.
 
     Raises:
         ValueError: the list of copies, `code/files.json`, was edited or is corrupt.

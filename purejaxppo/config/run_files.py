@@ -88,5 +88,5 @@ def imported_files(config: Config) -> list[Path]:
 
 
 def with_copies(config: Config, known: Mapping[str, str]) -> Config:
-    """Return the config with known paths of files, by name as written."""
+    """Return the config with the paths in `known` for the files that it names."""
     return from_dict(references.with_files(as_data(config), known)) if known else config

@@ -43,8 +43,8 @@ def setting(
         above: values must be greater than this.
         high: the largest allowed value; for a list, of each entry. For integers it is far above any
             practical value, so a typo is an error instead of a run that never starts.
-        tunable: True for a traced float, which may change on resume and can be vmapped over. Each
-            one is a field of `types.Hyperparams`.
+        tunable: True for a traced float, which may change when a run resumes, and can be vmapped
+            over. Each one is a field of `types.Hyperparams`.
         free: True if it may change when a run resumes, because it does not affect learning.
         swept: True if a sweep may vary it.
         code: True if it may refer to custom code, as a string or a `references.CodeRef`.

@@ -96,7 +96,7 @@ def select(key, score, share: float):
     score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
     order = jnp.argsort(score)
     worst, best = order[:count], order[size - count :]
-    known = jnp.isfinite(score[best])  # sample from these, if there are any
+    known = jnp.isfinite(score[best])  # sample only from these, unless none is finite
     sampled = jax.random.choice(key, best, (count,), p=jnp.where(jnp.any(known), known, 1.0))
     better = score[sampled] > score[worst]
     return jnp.arange(size).at[worst].set(jnp.where(better, sampled, worst))

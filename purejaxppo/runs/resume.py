@@ -49,7 +49,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
 
 
 def eval_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that affect an evaluation's score and may change on resume."""
+    """Return the settings that affect an evaluation's score and may change when a run resumes."""
     return {
         name: value
         for name, value in flatten(config).items()

@@ -150,7 +150,7 @@ def rate(
         print_line: called with a line before the games.
 
     Returns:
-        A table as text.
+        A table, as a string.
 
     Raises:
         ValueError: the run's task is not a game of two players, the run has no checkpoint, or it

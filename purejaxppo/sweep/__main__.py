@@ -147,7 +147,7 @@ def check_members(members: Sequence[Config], command: SweepFlags) -> None:
 
 
 def record(folder: Path, command: SweepFlags, config: Config) -> None:
-    """Write the definition of the sweep; on resume, compare it with the saved one.
+    """Write the definition of the sweep. If the sweep resumes, compare it with the saved one.
 
     Raises:
         ValueError: the folder contains another sweep.
