@@ -155,9 +155,9 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
 
     def preserve(params: Params, old: ValueStats, new: ValueStats) -> Params:
         middle, ratio = BINS // 2, 2 ** (level(new) - level(old))
-        place = ratio * (jnp.arange(BINS) - middle)
-        column = jnp.clip(place, -middle, middle) + middle
-        beyond = jnp.maximum(jnp.abs(place) - middle, 0) / ratio
+        offset = ratio * (jnp.arange(BINS) - middle)
+        column = jnp.clip(offset, -middle, middle) + middle
+        beyond = jnp.maximum(jnp.abs(offset) - middle, 0) / ratio
         # Before the first targets, nothing is learned and all bins stay equal.
         less = jnp.where(old.low <= old.high, jnp.minimum(2.0 * beyond, 16.0), 0.0)
         return change_head(params, lambda kernel: kernel[:, column], lambda x: x[column] - less)
@@ -219,8 +219,8 @@ def bins(limits: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     Args:
         limits: L ranges in symlog units.
     """
-    places = np.outer(limits, np.linspace(-1.0, 1.0, BINS))
-    centres = np.sign(places) * np.expm1(np.abs(places))
+    bin_centres = np.outer(limits, np.linspace(-1.0, 1.0, BINS))
+    centres = np.sign(bin_centres) * np.expm1(np.abs(bin_centres))
     return centres, np.linalg.solve(smoothing(), centres.T).T
 
 

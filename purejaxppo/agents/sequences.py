@@ -168,9 +168,9 @@ def shuffled(key: Key, n: int) -> Array:
     # A CPU sorts plain numbers four times as fast, so each number contains its index in its last
     # bits. Numbers with equal random bits are next to each other in the order. At most the ends of
     # minibatches then depend on their indices, and these are xored with random bits.
-    places = max(1, (n - 1).bit_length())
+    num_bits = max(1, (n - 1).bit_length())
     bits = jax.random.bits(key, (n + 1,))
-    mask = jnp.uint32(2**places - 1)
+    mask = jnp.uint32(2**num_bits - 1)
     low = (jnp.arange(n, dtype=jnp.uint32) ^ bits[n]) & mask
     ordered = jnp.sort((bits[:n] & ~mask) | low)
     return ((ordered ^ bits[n]) & mask).astype(jnp.int32)

@@ -356,10 +356,10 @@ def random_observation(policy: Policy, rng: np.random.Generator, batch: int, sta
     if stats is None:
         return obs
     leaves, tree = jax.tree.flatten(obs)
-    places = [i for i, yes in enumerate(policy.is_normalized()) if yes]
+    normalized = [i for i, yes in enumerate(policy.is_normalized()) if yes]
     scales = jax.tree.leaves(normalize.variance(stats))
     means = jax.tree.leaves(stats.mean)
-    for i, mean, var in zip(places, means, scales, strict=True):
+    for i, mean, var in zip(normalized, means, scales, strict=True):
         if np.issubdtype(leaves[i].dtype, np.floating):
             noise = rng.standard_normal(leaves[i].shape)
             leaves[i] = np.asarray(mean + 2 * np.sqrt(var) * noise, np.float32)

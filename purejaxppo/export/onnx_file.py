@@ -145,8 +145,8 @@ def _convolve(graph: Graph, x: str, kernel: str, *, strides, padding, dilation, 
     return graph.node("Conv", x, kernel, **options)
 
 
-def _gather(graph: Graph, x: str, places: str) -> str:
-    return graph.node("GatherND", x, _convert(graph, places, dtype="int64"))
+def _gather(graph: Graph, x: str, indices: str) -> str:
+    return graph.node("GatherND", x, _convert(graph, indices, dtype="int64"))
 
 
 def _expm1(graph: Graph, x: str) -> str:

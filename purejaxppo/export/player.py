@@ -163,7 +163,7 @@ def read(path: str | Path) -> Program:
         header = json.loads(arrays.pop(HEADER).tobytes())
         version = header["format"]
         program = _program(header, arrays) if version == FORMAT else None
-    except DAMAGED as error:
+    except READ_ERRORS as error:
         raise ValueError(
             f"{path}: corrupt, or not written by purejaxppo export. Export again."
         ) from error
@@ -178,7 +178,7 @@ def read(path: str | Path) -> Program:
     return program
 
 
-DAMAGED = (
+READ_ERRORS = (
     ValueError,
     KeyError,
     TypeError,
@@ -329,9 +329,9 @@ def _pad(x, value, *, low, high):
     return np.pad(x, list(zip(low, high, strict=True)), constant_values=value)
 
 
-def _gather(x, places):
+def _gather(x, indices):
     """Return the values of x [K] at indices [..., 1] as [...]."""
-    return x[places[..., 0]]
+    return x[indices[..., 0]]
 
 
 def _convolve(x, kernel, *, strides, padding, dilation, groups):

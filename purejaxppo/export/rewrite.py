@@ -115,12 +115,12 @@ def _conv(eqn: Eqn) -> Callable | None:
     return channels_first
 
 
-def _take(x, places):
+def _take(x, indices):
     """Return the elements of x at indices of its flattened form."""
-    return lax.gather(x.reshape(-1), places[..., None], FLAT, (1,), mode=IN_BOUNDS)
+    return lax.gather(x.reshape(-1), indices[..., None], FLAT, (1,), mode=IN_BOUNDS)
 
 
-def _flat_places(shape: tuple[int, ...], indices: list[Any]):
+def _flat_indices(shape: tuple[int, ...], indices: list[Any]):
     """Return the positions of elements in a flattened array, from an array of indices per axis."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return sum((i * stride for i, stride in zip(indices, strides, strict=True)), jnp.int32(0))
@@ -151,15 +151,15 @@ def _gather(eqn: Eqn) -> Callable | None:
                 inside &= (start >= 0) & (start <= limits[axis])
                 index += jnp.clip(start, 0, limits[axis])
             if axis in numbers.operand_batching_dims:
-                place = numbers.operand_batching_dims.index(axis)
-                target = batch_axes[numbers.start_indices_batching_dims[place]]
+                batching_axis = numbers.operand_batching_dims.index(axis)
+                target = batch_axes[numbers.start_indices_batching_dims[batching_axis]]
                 index += along(jnp.arange(operand.shape[axis], dtype=jnp.int32), [target])
             if axis in kept:
                 target = numbers.offset_dims[kept.index(axis)]
                 size = params["slice_sizes"][axis]
                 index += along(jnp.arange(size, dtype=jnp.int32), [target])
             indices.append(index)
-        y = _take(x, _flat_places(operand.shape, indices))
+        y = _take(x, _flat_indices(operand.shape, indices))
         if params["mode"] != lax.GatherScatterMode.FILL_OR_DROP:
             return y
         return jnp.where(inside, y, jnp.asarray(_filler(params["fill_value"], y.dtype), y.dtype))
@@ -191,7 +191,7 @@ def _dynamic_slice(eqn: Eqn) -> Callable:
             )
             for i, (start, size) in enumerate(zip(starts, sizes, strict=True))
         ]
-        return _take(x, _flat_places(shape, indices))
+        return _take(x, _flat_indices(shape, indices))
 
     return flat
 
@@ -319,8 +319,8 @@ def _of_bools(reduce: Callable) -> Callable:
 
 def _reverse(eqn: Eqn) -> Callable:
     shape, axes = eqn.invars[0].aval.shape, eqn.params["dimensions"]
-    places = np.flip(np.arange(math.prod(shape), dtype=np.int32).reshape(shape), axes)
-    return lambda x: _take(x, jnp.asarray(places))
+    indices = np.flip(np.arange(math.prod(shape), dtype=np.int32).reshape(shape), axes)
+    return lambda x: _take(x, jnp.asarray(indices))
 
 
 RULES: dict[str, Callable[[Eqn], Callable | None]] = {

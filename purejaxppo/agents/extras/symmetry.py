@@ -70,15 +70,15 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
         raise ValueError(
             f"{field} = {list(entries)} has {len(entries)} entries, but {size} are needed."
         )
-    places = np.abs(entries) - 1
-    if sorted(places.tolist()) != list(range(size)):
+    indices = np.abs(entries) - 1
+    if sorted(indices.tolist()) != list(range(size)):
         raise ValueError(
             f"{field} = {list(entries)} is not a permutation of 1 to {size}. Use each number once, "
             f"with or without a minus sign."
         )
     signs = np.sign(entries)
-    for i, j in enumerate(places):
-        if places[j] != i or signs[i] != signs[j]:
+    for i, j in enumerate(indices):
+        if indices[j] != i or signs[i] != signs[j]:
             raise ValueError(
                 f"{field} = {list(entries)} is not its own inverse: entry {i + 1} is {entries[i]}, "
                 f"so entry {j + 1} must be {signs[i] * (i + 1)}."
@@ -86,7 +86,7 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
     factors = signs.astype(np.float32)
 
     def mirror(x: Array) -> Array:
-        return jnp.multiply(factors, x[..., places])
+        return jnp.multiply(factors, x[..., indices])
 
     return mirror
 
@@ -119,8 +119,8 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
                 f"env.mirror_action = {list(env.mirror_action)}: discrete actions "
                 f"have no sign. Remove the minus signs."
             )
-        places = jnp.asarray(env.mirror_action, jnp.int32) - 1
-        return Mirror(obs, lambda a: places[a], jax.nn.softmax, swap)
+        indices = jnp.asarray(env.mirror_action, jnp.int32) - 1
+        return Mirror(obs, lambda a: indices[a], jax.nn.softmax, swap)
     if isinstance(action, Box):
         flip = signed_permutation(env.mirror_action, action.shape[0], "env.mirror_action")
         if config.network.distribution not in CONTINUOUS:

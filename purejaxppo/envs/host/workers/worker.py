@@ -65,31 +65,31 @@ class Buffers(NamedTuple):
 
 def buffer_bytes(observation: Space, action: Space, num_envs: int) -> int:
     """Return the size in bytes of the buffers of N environments."""
-    return _array_places(observation, action, num_envs)[1]
+    return _array_layout(observation, action, num_envs)[1]
 
 
 def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Buffers:
     """Return the buffers of N environments in `memory`, which has `buffer_bytes` bytes."""
-    places, _ = _array_places(observation, action, num_envs)
-    arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
+    layout, _ = _array_layout(observation, action, num_envs)
+    arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in layout]
     num_actions = len(list(leaves(action)))
     *parts, reward, terminated, truncated, diverged = arrays
     out = EnvStep(tuple(parts[num_actions:]), reward, terminated, truncated, diverged=diverged)
     return Buffers(tuple(parts[:num_actions]), out)
 
 
-def _array_places(
+def _array_layout(
     observation: Space, action: Space, num_envs: int
 ) -> tuple[list[tuple[tuple[int, ...], str, int]], int]:
     """Return (shape, dtype, offset) of each array, and the total size in bytes."""
-    places, end = [], 0
+    layout, end = [], 0
     scalars = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
     for leaf in [*leaves(action), *leaves(observation), *scalars]:
         shape = (num_envs, *leaf.shape)
-        places.append((shape, leaf.dtype, end))
+        layout.append((shape, leaf.dtype, end))
         size = math.prod(shape) * np.dtype(leaf.dtype).itemsize
         end += -(-size // ALIGNMENT) * ALIGNMENT
-    return places, end
+    return layout, end
 
 
 ignoring_float_errors = np.errstate(all="ignore")
