@@ -64,7 +64,13 @@ def table() -> str:
         rows.append(f"| `{name}` | `purejaxppo/{file}:{line_of(reference)}` | {description} |")
     files = dict.fromkeys(reference.partition(":")[0] for reference in WALK)
     sizes = [len((PACKAGE / file).read_text(encoding="utf-8").splitlines()) for file in files]
-    return "\n".join([*rows, "", f"These are {len(files)} files of {sum(sizes)} lines in all.\n"])
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"These functions are in {len(files)} files with {sum(sizes)} lines in total.\n",
+        ]
+    )
 
 
 def render(old: str) -> str:
