@@ -64,13 +64,8 @@ def table() -> str:
         rows.append(f"| `{name}` | `purejaxppo/{file}:{line_of(reference)}` | {description} |")
     files = dict.fromkeys(reference.partition(":")[0] for reference in WALK)
     sizes = [len((PACKAGE / file).read_text(encoding="utf-8").splitlines()) for file in files]
-    return "\n".join(
-        [
-            *rows,
-            "",
-            f"These functions are in {len(files)} files with {sum(sizes)} lines in total.\n",
-        ]
-    )
+    total = f"These functions are in {len(files)} files with {sum(sizes)} lines in total."
+    return "\n".join([*rows, "", f"{total}\n"])
 
 
 def render(old: str) -> str:
