@@ -157,10 +157,11 @@ def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(c
     for words in (["list", "envs", "particles"], ["train", "--list_envs", "particles"]):
         assert command.main(words) == 0
         spread, tag, empty, head, *options = capsys.readouterr().out.splitlines()
-        assert (empty, head) == ("", "--env.options, with defaults:")
-        assert options[0].split(maxsplit=2) == [
+        assert (empty, head) == ("", "--env.options:")
+        assert options[0].split(maxsplit=3) == [
             "num_agents",
-            "3",
+            "(default",
+            "3)",
             "spread: number of agents, and of landmarks.",
         ]
         assert spread.split(maxsplit=1) == [

@@ -105,5 +105,5 @@ def check(words: Sequence[str]) -> tuple[Template, Path]:
             f"{TEMPLATES[name].file}."
         )
     if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist.")
+        raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
     return TEMPLATES[name], path

@@ -152,13 +152,16 @@ def print_options(family_name: str) -> None:
 
     family = families.load(family_name)
     rows = [
-        (f"{name} {show(option.default) if option.default is not None else ''}", option.help)
+        (
+            name if option.default is None else f"{name} (default {show(option.default)})",
+            option.help,
+        )
         for name, option in family.options.items()
     ]
     if family.more_options:
         rows.append(("...", f"{family.more_options}"))
     if rows:
-        print("\n--env.options, with defaults:")
+        print("\n--env.options:")
     for option, text in rows:
         print(f"  {option:40} {text}")
 

@@ -199,7 +199,10 @@ def check_kinds(config: "Config") -> None:
             f"ppo.terms has {len(ppo.terms)}."
         )
     if not all(abs(coef) < math.inf for coef in ppo.term_coefs):
-        raise ValueError(f"ppo.term_coefs = {list(ppo.term_coefs)}: must be finite numbers.")
+        raise ValueError(
+            f"ppo.term_coefs = {list(ppo.term_coefs)}: coefficients of auxiliary losses must be "
+            f"finite."
+        )
     if not config.intrinsic.hidden:
         raise ValueError("intrinsic.hidden is empty: requires at least one width.")
 

@@ -69,7 +69,7 @@ def check_target(path: str | Path, *, force: bool = False) -> None:
     if path.suffix not in POLICY_SUFFIXES:
         raise ValueError(f"{path}: the file name must end in {' or '.join(POLICY_SUFFIXES)}.")
     if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist.")
+        raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
     if path.is_dir():
         raise ValueError(f"{path} is a folder. Give a file.")
     if path.exists() and not force:

@@ -14,7 +14,7 @@ class Unsupported(NamedTuple):
 
 GUARD = Unsupported(
     ("disallow", "disallow_explicit"),
-    "numbers of the config are transferred to the device implicitly",
+    "purejaxppo transfers numbers of the config to the device implicitly",
 )
 UNSUPPORTED = {
     "jax_enable_x64": Unsupported((True,), "purejaxppo computes in 32 bits"),
@@ -29,7 +29,7 @@ UNSUPPORTED = {
     "jax_transfer_guard_host_to_device": GUARD,
 }
 AHEAD_OF_TIME = {
-    "jax_disable_jit": Unsupported((True,), "programs are compiled ahead of time"),
+    "jax_disable_jit": Unsupported((True,), "purejaxppo compiles its programs before it runs them"),
 }
 """Settings that do not work with ahead-of-time compilation."""
 IN_RUNS = AHEAD_OF_TIME | {

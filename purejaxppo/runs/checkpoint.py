@@ -177,11 +177,12 @@ class Checkpoints:
         if corrupt:
             names = [self._set_aside(number).name for number in corrupt]
             log.warning(
-                "%s. Training continues from checkpoint %d, %s steps earlier. Renamed to %s.",
+                "%s. Renamed to %s. Training continues from the checkpoint at %s steps, %s steps "
+                "earlier.",
                 _described(self._folder, corrupt),
-                step,
-                f"{max(corrupt) - step:,}",
                 ", ".join(names),
+                f"{step:,}",
+                f"{max(corrupt) - step:,}",
             )
         return step
 
@@ -602,9 +603,9 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[st
     (saved, item, arrays), step, corrupt = _first_readable(folder, read, advice)
     if corrupt:
         log.warning(
-            "%s. Checkpoint %d is used instead, %s steps earlier.",
+            "%s. The checkpoint at %s steps is used instead, %s steps earlier.",
             _described(folder, corrupt),
-            step,
+            f"{step:,}",
             f"{max(corrupt) - step:,}",
         )
     if best and item != "best":

@@ -48,8 +48,8 @@ def check_platforms(*, calls_lapack: bool = False) -> None:
                 f"nvidia-smi, or select another GPU with CUDA_VISIBLE_DEVICES."
             ) from error
         raise ValueError(
-            f"JAX_PLATFORMS={platforms}: JAX does not find this device{why}. Unset JAX_PLATFORMS, "
-            f"or run: pip install 'purejaxppo[cuda12]' (cuda13 for newer drivers)"
+            f"JAX_PLATFORMS={platforms}: JAX does not find this device{why}. Unset JAX_PLATFORMS. "
+            f"For an NVIDIA GPU, run: pip install 'purejaxppo[cuda12]' (cuda13 for newer drivers)"
         ) from error
 
 

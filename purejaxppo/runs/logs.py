@@ -59,22 +59,24 @@ class ToRoot(logging.Handler):
 
 
 def not_of_a_save(record: logging.LogRecord) -> bool:
-    """Return False for late errors of a failed checkpoint, and log them with level DEBUG.
+    """Return False for further errors of a failed checkpoint, and log them with level DEBUG.
 
     asyncio reports them when they are garbage-collected, possibly after the run.
     """
     text = logging.Formatter().format(record)  # with the traceback
     if "orbax" not in text and "ocdbt" not in text:
         return True
-    logging.getLogger("purejaxppo").debug("late error of a failed checkpoint: %s", text)
+    logging.getLogger("purejaxppo").debug(
+        "another error of a checkpoint that has already failed: %s", text
+    )
     return False
 
 
 def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
-    """Log TensorStore's late errors of a failed checkpoint, and pass others to `hook`."""
+    """Log TensorStore's further errors of a failed checkpoint, and pass others to `hook`."""
     if str(lost.exc_value) == "Event loop is closed":
         logging.getLogger("absl").debug(
-            "late result of a failed checkpoint", exc_info=lost.exc_value
+            "another error of a checkpoint that has already failed", exc_info=lost.exc_value
         )
     else:
         hook(lost)

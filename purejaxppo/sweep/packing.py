@@ -229,7 +229,7 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
             if any(compare(old, config)):
                 raise ValueError(
                     f"{folder} belongs to another sweep. Use another --run_dir, or "
-                    f"--clobber to delete that sweep."
+                    f"--clobber to delete that sweep and start again."
                 )
         setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)

@@ -98,7 +98,9 @@ def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[
         try:
             values = yaml.load(f"[{values_text}]", Loader)
         except (yaml.YAMLError, ValueError) as error:
-            raise ValueError(f"--grid {text}: the values must be a list, such as 1,2,3.") from error
+            raise ValueError(
+                f"--grid {text}: invalid values. Use a list such as --grid ppo.gamma=0.98,0.99."
+            ) from error
         values = [check_value(key, value, f"--grid {key}", base) for value in values]
         if len(set(map(repr, values))) < len(values):
             raise ValueError(f"--grid {text}: duplicate value. Remove it.")

@@ -47,7 +47,7 @@ def check_target(path: str | Path) -> None:
             f"{VIDEO_SUFFIXES[-1]}"
         )
     if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+        raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
     needed = {"PIL": "pillow"}
     if path.suffix.lower() != ".gif":
         needed |= {"imageio_ffmpeg": "imageio-ffmpeg"}
@@ -77,7 +77,7 @@ def record(
     path = Path(path)
     check_target(path)
     if not states:
-        raise ValueError(f"{path}: the episode has no states to draw")
+        raise ValueError(f"{path}: `states` is empty. Pass the states of an episode.")
     gif = path.suffix.lower() == ".gif"
     rate = _frame_rate(task)
     stride, rate = _pace(rate, len(states), gif=gif)

@@ -266,8 +266,8 @@ def test_mirrors_by_hand(make_config):
 @pytest.mark.parametrize(
     ("obs", "action", "message"),
     [
-        ((), (2, 1), "env.mirror_obs = [] has 0 entries, but 4 are needed"),
-        ((1, 2, 3), (2, 1), "has 3 entries, but 4 are needed"),
+        ((), (2, 1), "env.mirror_obs = [] has 0 entries, but needs 4"),
+        ((1, 2, 3), (2, 1), "has 3 entries, but needs 4"),
         ((1, 2, 3, 3), (2, 1), "is not a permutation of 1 to 4"),
         ((0, 1, 2, 3), (2, 1), "is not a permutation"),
         ((2, 3, 1, 4), (2, 1), "is not its own inverse: entry 1 is 2, so entry 2 must be 1"),

@@ -268,7 +268,7 @@ def test_process_0_chooses_the_newest_complete_checkpoint_for_all():
     assert f"resuming at {first:,} steps" in out
     assert err.count("\n") == 1
     assert f"corrupt checkpoint {last} (train cannot be read" in err
-    assert f"from checkpoint {first}, {last - first:,} steps earlier" in err
+    assert f"from the checkpoint at {first:,} steps, {last - first:,} steps earlier" in err
     assert other == (0, "", "")
     assert (folder / "checkpoints" / f"{last}.damaged").is_dir()
     assert restore(folder, "last").env_steps == saves(folder)[-1] > last

@@ -373,8 +373,8 @@ def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two_c
     assert resumed_at(run, state) == 10
     folder = run / "checkpoints"
     assert caplog.messages == [
-        f"{folder}: corrupt checkpoint 20 (agent cannot be read). Training continues from "
-        f"checkpoint 10, 10 steps earlier. Renamed to 20.damaged."
+        f"{folder}: corrupt checkpoint 20 (agent cannot be read). Renamed to 20.damaged. "
+        f"Training continues from the checkpoint at 10 steps, 10 steps earlier."
     ]
     aside = contents(folder / "20.damaged")
     assert [x for _, x in sorted(aside.items())] == [x for _, x in sorted(before.items())]
@@ -394,8 +394,8 @@ def test_reading_uses_the_checkpoint_before_a_damaged_one_without_renaming(two_c
     assert not caplog.messages
     assert read_at(run, state, "best", 1) == 10
     assert caplog.messages == [
-        f"{run}/checkpoints: corrupt checkpoint 20 (best cannot be read). Checkpoint 10 is used "
-        f"instead, 10 steps earlier."
+        f"{run}/checkpoints: corrupt checkpoint 20 (best cannot be read). The checkpoint at 10 "
+        f"steps is used instead, 10 steps earlier."
     ]
     assert contents(run) == before
 

@@ -68,7 +68,8 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
     """
     if len(entries) != size:
         raise ValueError(
-            f"{field} = {list(entries)} has {len(entries)} entries, but {size} are needed."
+            f"{field} = {list(entries)} has {len(entries)} entries, but needs {size}: one per "
+            f"value of the observation or action."
         )
     indices = np.abs(entries) - 1
     if sorted(indices.tolist()) != list(range(size)):

@@ -319,7 +319,9 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
                 pack=_identity,
                 unpack=_identity,
             )
-    raise ValueError(f"unknown action space {space}. Use Box, Discrete, MultiDiscrete or Dict.")
+    raise ValueError(
+        f"the action space {space} is not supported. Use Box, Discrete, MultiDiscrete or Dict."
+    )
 
 
 def parameter_kinds(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:

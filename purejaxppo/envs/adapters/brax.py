@@ -113,5 +113,5 @@ FAMILY = Family(
     requires="brax",
     backends=BACKENDS,
     lapack=("generalized", "mjx"),
-    more_options="arguments of the task's class",
+    more_options="keyword arguments for the task's class",
 )

@@ -15,8 +15,8 @@ from purejaxppo.envs.options import Option
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 TASKS = {
-    "vector": "17 numbers, 6 continuous actions, 1000 steps",
-    "pixels": "84 x 84 x 4 uint8 images, 6 discrete actions, 1000 steps",
+    "vector": "observation: 17 floats; action: 6 floats; 1000 steps",
+    "pixels": "observation: uint8 [84, 84, 4]; action: 1 of 6; 1000 steps",
     "constant": "reward 1 at every step; ends only by the time limit of 10 steps",
     "choices": "the observation shows the correct action (option kind), 10 steps",
 }

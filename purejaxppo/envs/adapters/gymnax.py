@@ -59,7 +59,7 @@ def load_custom(value: str | CodeRef) -> tuple[Any, Any]:
     )
     extensions.check(extensions.GYMNAX, env, f"{where} is")
     if not hasattr(params, "max_steps_in_episode"):
-        raise ValueError(f"{where}: the parameters have no max_steps_in_episode. Add this field.")
+        raise ValueError(f"{where}: EnvParams has no field max_steps_in_episode. Add it.")
     return env, params
 
 
@@ -160,9 +160,9 @@ def check(task: "GymnaxTask", where: str) -> None:
             task.limit_ends = False
             return
         raise ValueError(
-            f"{where}: step_env fails with a larger max_steps_in_episode "
-            f"({tracing.reason(error)}). purejaxppo uses a larger limit to separate terminations "
-            f"from truncations. Use array shapes that do not depend on the limit."
+            f"{where}: step_env fails when purejaxppo increases max_steps_in_episode "
+            f"({tracing.reason(error)}). It does this to separate terminations from truncations. "
+            f"Use array shapes that do not depend on max_steps_in_episode."
         ) from error
 
 

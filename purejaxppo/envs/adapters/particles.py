@@ -37,7 +37,9 @@ OPTIONS = {
     "num_hunters": Option(3, "tag: number of hunters.", low=1, tasks=TAG),
     "num_prey": Option(2, "tag: number of prey.", low=1, tasks=TAG),
     "num_obstacles": Option(2, "tag: number of fixed obstacles.", low=0, tasks=TAG),
-    "continuous": Option(False, "Use pushes in [-1, 1]^2 instead of five discrete actions."),
+    "continuous": Option(
+        False, "Actions are forces, two numbers in [-1, 1], instead of five discrete moves."
+    ),
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
 }
 
@@ -136,7 +138,7 @@ class Particles(BaseTask):
 
     @property
     def action(self) -> tuple[Space, ...]:
-        """Five directions per agent, or a push in [-1, 1]^2."""
+        """Five moves per agent, or a force of two numbers in [-1, 1]."""
         space: Space = Box((2,), -1.0, 1.0) if self.continuous else Discrete(len(DIRECTIONS))
         return (space,) * len(self.agents)
 

@@ -128,7 +128,7 @@ def _check_warp(
     if config.randomize or config.curriculum or options["domain_randomization"]:
         raise ValueError(
             "env.backend = warp does not support env.randomize, env.curriculum or "
-            "env.options.domain_randomization. Use env.backend = jax."
+            "env.options.domain_randomization. Use env.backend = jax, or remove these settings."
         )
     if "impl" not in settings:
         raise ValueError(f"env.backend = warp: playground/{name} supports only jax")

@@ -43,7 +43,11 @@ def _odd(name: str, value: Any) -> int:
 OPTIONS = {
     "direction": Option(False, "Adds the agent's direction to the observation."),
     "pocket": Option(False, "Adds the object that the agent carries to the observation."),
-    "view_size": Option(None, "Side of the agent's square view in tiles, odd.", parse=_odd),
+    "view_size": Option(
+        None,
+        "Side, in tiles, of the square that the agent sees. An odd number; unset: the task's.",
+        parse=_odd,
+    ),
     "rules": Option(False, "XLand: adds the goal and the rules to the observation.", tasks=XLAND),
     "benchmark": Option(
         None,

@@ -34,7 +34,9 @@ def _arguments(name: str, value: Any) -> str:
 OPTIONS = {
     "arguments": Option("", "Additional command-line arguments of the game.", parse=_arguments),
     "show": Option(False, "Show the game in a window. Needs a display."),
-    "timeout": Option(60.0, "Time limit in seconds of a game's start and each reply.", low=1),
+    "timeout": Option(
+        60.0, "Seconds to wait until a game starts, and for each of its replies.", low=1
+    ),
     "restarts": Option(3, "Maximum number of restarts of failed games, in total.", low=0),
 }
 """Options of all engines."""

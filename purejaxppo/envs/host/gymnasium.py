@@ -32,7 +32,9 @@ POOL_OPTIONS = {
         "process", "Run the workers as processes or threads.", choices=("process", "thread")
     ),
     "num_workers": Option(0, "Number of workers; 0: one per CPU core.", low=0),
-    "timeout": Option(60.0, "Time limit in seconds of a start, reset or step.", above=0),
+    "timeout": Option(
+        60.0, "Seconds to wait until an environment is created, reset or stepped.", above=0
+    ),
 }
 """Options of worker pools."""
 OPTIONS = {
@@ -268,5 +270,5 @@ FAMILY = Family(
     requires="gymnasium",
     names="id",
     options=OPTIONS,
-    more_options="keyword arguments of the environment",
+    more_options="keyword arguments for `gymnasium.make`, or for the class in a file",
 )

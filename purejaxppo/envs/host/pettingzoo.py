@@ -93,5 +93,5 @@ FAMILY = Family(
     requires="pettingzoo",
     names="module",
     options=OPTIONS,
-    more_options="keyword arguments of the environment",
+    more_options="keyword arguments for the environment's class or function",
 )

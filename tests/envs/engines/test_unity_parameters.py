@@ -100,7 +100,7 @@ def test_an_invalid_parameter_is_rejected(value, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"randomize": {"mass": 0.2}}, r"env.randomize.mass: the value to vary is missing"),
+        ({"randomize": {"mass": 0.2}}, r"env.randomize.mass: the parameter has no value"),
         ({"randomize": {"g": 1.5}}, r"env.randomize.g = 1.5 must be at least 0 and below 1"),
         ({"randomize": {"wind": 0.1}}, r"parameters.wind is random already"),
         ({"curriculum": {"g": "1 to 2"}}, r"env.curriculum.g and env.options.parameters.g both"),

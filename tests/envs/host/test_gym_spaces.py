@@ -118,9 +118,9 @@ PARTS = "Return every part of the observation space, or change the space."
         ({"b": (0, [0, 0])}, ".a is missing from a dict with the keys 'b'"),
         ({}, ".a is missing from a dict with the keys (none)"),
         (None, ".a is missing from None"),
-        (np.zeros(3), ".a is missing from a value of type ndarray"),
+        (np.zeros(3), ".a is missing from a value of type ndarray, which has no parts"),
         ({"a": 1, "b": (0,)}, ".b.1 is missing from a tuple of length 1"),
-        ({"a": 1, "b": 7}, ".b.0 is missing from a value of type int"),
+        ({"a": 1, "b": 7}, ".b.0 is missing from a value of type int, which has no parts"),
         (
             {"a": 1, "b": {"0": 0, "1": [0, 0]}},
             ".b.0 is missing from a dict with the keys '0', '1'",
@@ -136,7 +136,7 @@ def test_the_error_of_a_missing_part_names_the_part_and_the_value(obs, message):
 
 
 @pytest.mark.parametrize(
-    ("obs", "value"), [(None, "None"), ([[1, 2], [3]], "a list of parts with different shapes")]
+    ("obs", "value"), [(None, "None"), ([[1, 2], [3]], "a list of arrays with different shapes")]
 )
 def test_an_observation_that_is_not_an_array_is_an_error(obs, value):
     with pytest.raises(MakeError) as caught:

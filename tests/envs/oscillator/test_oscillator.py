@@ -408,7 +408,7 @@ def test_the_report_has_a_table_and_a_plot(short_report, tmp_path):
     records = {"agent": each["linear feedback"][0], **{k: r for k, (r, _) in each.items()}}
     rows = {k: osc_report.controller_metrics(task, r) for k, r in records.items()}
     text = osc_report.table(rows)
-    assert len(text.splitlines()) == 2 + 5 + 1
+    assert len(text.splitlines()) == 2 + 5 + 5
     osc_report.draw(task, records, rows, str(tmp_path / "report.png"))
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
 

@@ -185,10 +185,9 @@ def report(task: Any, act: Act, seed: int, path: str) -> str:
 
 
 def table(rows: dict[str, ControllerMetrics]) -> str:
-    """Return one line per controller: means over the ensembles, and the worst suppression."""
+    """Return a table with one line per controller, and the meaning of its columns."""
     lines = [
-        f"{ENSEMBLES} ensembles, {SETTLED} to {DURING} actions after the start of control; "
-        "energies and charge per 1000 actions",
+        f"means over {ENSEMBLES} ensembles, {SETTLED} to {DURING} actions after control starts",
         f"{'':16}{'suppression':>12}{'sqrt':>9}{'worst':>8}{'neuron std':>11}{'synchrony':>10}"
         f"{'beta dB':>8}{'sum |a|':>9}{'sum a^2':>9}{'net charge':>11}",
     ]
@@ -200,10 +199,16 @@ def table(rows: dict[str, ControllerMetrics]) -> str:
             f"{row.neuron_std.mean():11.3f}{row.synchrony.mean():10.3f}{decibel:8.1f}"
             f"{row.energy.mean():9.2f}{row.squared.mean():9.3f}{row.charge.mean():11.2f}"
         )
-    lines.append(
-        "suppression: std of the mean field before / under control. A neuron std near 0 means "
-        "amplitude death: the neurons are silenced, not desynchronised."
-    )
+    lines += [
+        "suppression: std of the mean field before / under control; sqrt: its square root; worst: "
+        "of the worst ensemble",
+        "neuron std: std of a single neuron's signal over time. Near 0, the neurons are silenced "
+        "(amplitude death), not desynchronised.",
+        "synchrony: std of the mean field / neuron std, 1 if all neurons are synchronous",
+        "beta dB: change of the mean field's power between 13 and 30 Hz, in decibels",
+        "sum |a|, sum a^2, net charge: sums of |stimulation|, its square, and the stimulation, per "
+        "1000 actions",
+    ]
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """`oscillator/`: desynchronise an ensemble of coupled neurons with pulses.
 
 A model of deep brain stimulation: the neurons synchronise spontaneously, as in Parkinson's tremor.
-The agent observes their mean field, and each action is a kick. Models and rewards are those of
-Krylov et al. 2020, https://arxiv.org/abs/2002.10948.
+The agent observes their mean field, and each action is a stimulation, called `kick`. Models and
+rewards are those of Krylov et al. 2020, https://arxiv.org/abs/2002.10948.
 
 Every physical parameter in `env.options` is a number, or a range `low..high` that is sampled per
 episode. Parameters are part of the state, so they can differ between environments of a batch.
@@ -38,11 +38,11 @@ PHYSICS = {
     "coupling_drift": "Change of the coupling per integration step.",
     "current_mean": "Mean of the neurons' input currents (kuramoto: of their frequencies, Hz).",
     "current_std": "Standard deviation of the neurons' input currents.",
-    "action_scale": "Size of the kick for an action of 1.",
-    "action_noise": "Standard deviation of the noise added to each kick.",
+    "action_scale": "Size of the stimulation for an action of 1.",
+    "action_noise": "Standard deviation of the noise added to each stimulation.",
     "observation_noise": "Standard deviation of the noise added to each observed mean field.",
-    "penalty": "Cost per unit of kick.",
-    "controlled": "Fraction of the neurons that receive the kick.",
+    "penalty": "Cost per unit of stimulation.",
+    "controlled": "Fraction of the neurons that are stimulated.",
 }
 """Descriptions of the fields of `Params`."""
 
@@ -67,14 +67,18 @@ def _range(name: str, value: Any) -> tuple[float, float]:
 
 OPTIONS = {
     **{
-        name: Option(None, f"{text} A number or a range low..high.", parse=_range)
+        name: Option(
+            None,
+            f"{text} A number, or a range such as 0.03..0.5 from which each episode samples.",
+            parse=_range,
+        )
         for name, text in PHYSICS.items()
     },
     "num_neurons": Option(1000, "Number of neurons of an ensemble.", low=1),
     "history": Option(0, "Number of observed steps; 0: the model's default.", low=0),
     "warmup": Option(0, "Steps before an episode starts; 0: the model's default.", low=0),
     "skip": Option(1, "Integration steps per action.", low=1),
-    "pulse": Option("delta", "Shape of a kick over time.", choices=PULSES),
+    "pulse": Option("delta", "Shape of a stimulation over time.", choices=PULSES),
     "width": Option(0, "Steps of the pulse's first phase; 0: as many as fit.", low=0),
     "gap": Option(0, "Steps between the phases of a biphasic pulse.", low=0),
     "ratio": Option(1, "Length of the second phase relative to the first.", low=1),

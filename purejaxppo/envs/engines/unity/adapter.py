@@ -49,17 +49,16 @@ OPTIONS = {
     "channels": Option(
         "", "Custom side channels as file.py:Name, separated by commas.", refers="code"
     ),
-    **{
-        name: Option(default, "Engine setting of this name, as in `mlagents-learn`.")
-        for name, default in (
-            ("time_scale", 20.0),
-            ("target_frame_rate", -1),
-            ("capture_frame_rate", 60),
-            ("quality_level", 5),
-            ("width", 84),
-            ("height", 84),
-        )
-    },
+    "time_scale": Option(20.0, "Speed of the game's clock: Unity's `Time.timeScale`."),
+    "target_frame_rate": Option(
+        -1, "Frames per second to render: Unity's `Application.targetFrameRate`; -1: its default."
+    ),
+    "capture_frame_rate": Option(
+        60, "Frames per second of the game's clock: Unity's `Time.captureFramerate`."
+    ),
+    "quality_level": Option(5, "Rendering quality: the index of a level in Unity's settings."),
+    "width": Option(84, "Width of the game's window in pixels."),
+    "height": Option(84, "Height of the game's window in pixels."),
     "package_version": Option("1.1.0", "Version of ML-Agents to report to the game."),
 }
 SLOTS, PARAMETERS = "max_agents.", "parameters."

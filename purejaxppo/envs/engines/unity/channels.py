@@ -110,7 +110,10 @@ def stat(payload: bytes) -> tuple[str, float, int]:
         value, aggregation = struct.unpack_from("<fi", payload, 4 + length)
         return payload[4 : 4 + length].decode(), value, aggregation
     except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"sent an invalid statistic of {len(payload)} bytes") from error
+        raise ProtocolError(
+            f"sent an invalid message of {len(payload)} bytes for StatsRecorder. Check the version "
+            f"of ML-Agents in the game"
+        ) from error
 
 
 def _text(text: str) -> bytes:

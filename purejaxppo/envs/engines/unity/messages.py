@@ -148,7 +148,10 @@ def parse(data: bytes) -> Message:
     try:
         return UnityMessage.FromString(data)
     except DecodeError as error:
-        raise ProtocolError(f"sent {len(data)} bytes that are not an ML-Agents message") from error
+        raise ProtocolError(
+            f"sent {len(data)} bytes that are not an ML-Agents message. Use a Unity build with "
+            f"ML-Agents"
+        ) from error
 
 
 def initialization(seed: int, package_version: str) -> Message:

@@ -68,7 +68,9 @@ def parse(field: str, value: Any) -> Parameter:
     if kind == UNIFORM and numbers[0] > numbers[1]:
         raise ValueError(f"{field} = {value!r}: MIN is larger than MAX. Use 'uniform MIN MAX'.")
     if kind == GAUSSIAN and numbers[1] < 0:
-        raise ValueError(f"{field} = {value!r}: STD is negative. Use 0 or more.")
+        raise ValueError(
+            f"{field} = {value!r}: STD is negative. Use 'gaussian MEAN STD' with STD >= 0."
+        )
     return Parameter(kind, numbers)
 
 
@@ -101,7 +103,8 @@ def varied(
         field = f"env.randomize.{name}"
         if name not in parameters:
             raise ValueError(
-                f"{field}: the value to vary is missing. Set env.options.parameters.{name}, too."
+                f"{field}: the parameter has no value. Also set env.options.parameters.{name} to "
+                f"its usual value."
             )
         if parameters[name].kind != CONSTANT:
             raise ValueError(

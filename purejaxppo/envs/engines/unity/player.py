@@ -40,7 +40,7 @@ class UnityLaunch:
     path: str
     """Path of an executable; `editor` waits for Unity's editor."""
     timeout: float = 60.0
-    """Time limit in seconds of a start or a step."""
+    """Seconds to wait until the game starts, and for each step."""
     show: bool = False
     """Show a window."""
     arguments: str = ""

@@ -103,7 +103,7 @@ def convert(space: Any) -> Space:
             for bound in (space.low, space.high)
         )
         if 0 in space.shape:
-            raise ValueError(f"a Box of shape {space.shape} is empty")
+            raise ValueError(f"a Box of shape {space.shape} has no elements")
         dtype = str(np.dtype(space.dtype))
         return Box.between(
             low, high, stored_dtype(dtype, low, high) if dtype in NARROWED_DTYPES else dtype
@@ -280,7 +280,7 @@ def _array(source: Source, obs: Any) -> np.ndarray:
     if obs is not None:
         with contextlib.suppress(TypeError, ValueError):
             return np.asarray(obs)
-    value = "None" if obs is None else f"a {type(obs).__name__} of parts with different shapes"
+    value = "None" if obs is None else f"a {type(obs).__name__} of arrays with different shapes"
     raise MakeError(
         f"{source.name} is {value}, but its space has shape {source.shape}. Return an array of "
         f"that shape in the environment or a wrapper, or change the space."
@@ -293,7 +293,7 @@ def _describe_container(obs: Any) -> str:
         return f"a dict with the keys {', '.join(map(repr, obs)) or '(none)'}"
     if isinstance(obs, tuple | list):
         return f"a {type(obs).__name__} of length {len(obs)}"
-    return "None" if obs is None else f"a value of type {type(obs).__name__}"
+    return "None" if obs is None else f"a value of type {type(obs).__name__}, which has no parts"
 
 
 def _check_values(source: Source, part: np.ndarray) -> None:
