@@ -22,7 +22,7 @@ from typing import Any, Self
 
 SIGNALS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 """Signals to handle. Windows has no SIGHUP."""
-STOPPING = "saving and stopping after this chunk; press Ctrl-C again to exit immediately"
+STOPPING = "saving and stopping after the current updates; press Ctrl-C again to exit immediately"
 NOTHING_LOST = "everything saved so far is kept"
 FLUSH_SECONDS = 0.5
 REPEAT_SECONDS = 1.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MIN_ROWS = {"cpu": 64}
 """Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
 MIN_ROWS_ACCELERATED = 4096
-"""This number for accelerators, where smaller minibatches are not faster."""
+"""This number for GPUs and TPUs, where smaller minibatches are not faster."""
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,9 @@ def test_a_slot_without_an_agent_has_no_return_and_does_not_end_an_episode():
     assert (row["eval/diverged"], row["eval/cut"], row["eval/success_rate"]) == (0, 1, 0.5)
     result = evaluation.Evaluation(returns, lengths, 2.5, cut)
     assert (result.score, result.success_rate) == (2.5, 0.5)
-    assert str(result).startswith("2 episodes (1 cut, not counting 1 slots without an agent): ")
+    assert str(result).startswith(
+        "2 episodes (1 stopped by eval.max_steps, not counting 1 slots without an agent): "
+    )
 
 
 @pytest.mark.parametrize("rnn", ["none", "gru"])

@@ -29,7 +29,7 @@ with interrupts.atomic_write(pathlib.Path("video.gif")) as partial:
     while wait(lock):  # back at once after a signal, and no exception
         pass
 """
-TAKEN = "saving and stopping after this chunk; press Ctrl-C again to exit immediately"
+TAKEN = "saving and stopping after the current updates; press Ctrl-C again to exit immediately"
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ def test_a_longer_run_reports_schedules_that_move_back(make_config):
     size = config(1).steps_per_update
     message = schedule_changes(config(10 * size), config(40 * size), Progress(10))
     assert message == (
-        f"total_timesteps changes from {10 * size:,} to {40 * size:,}: 25% of the run is done now, "
-        f"100% before. This changes ppo.learning_rate from 0 to 0.00075."
+        f"total_timesteps changes from {10 * size:,} to {40 * size:,}, and the completed "
+        f"part of the run from 100% to 25%. This changes ppo.learning_rate from 0 to 0.00075."
     )
     constant = {"learning_rate_schedule": "constant"}
     whole, longer = config(10 * size, **constant), config(40 * size, **constant)
@@ -89,7 +89,7 @@ def test_a_longer_run_reports_schedules_that_move_back(make_config):
     fading = {**constant, "ent_coef": 0.01, "ent_schedule": "linear"}
     message = schedule_changes(whole, config(20 * size, **fading), Progress(5))
     assert message.endswith(
-        "25% of the run is done now, 50% before. This changes ppo.ent_coef from 0.005 to 0.0075."
+        "completed part of the run from 50% to 25%. This changes ppo.ent_coef from 0.005 to 0.0075."
     )
 
 

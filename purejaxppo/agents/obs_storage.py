@@ -21,7 +21,7 @@ from purejaxppo.spaces import Box, Space
 from purejaxppo.types import Rollout
 
 ROWS, ROWS_ACCELERATED = 4096, 65_536
-"""Number of windows that `WindowedObs.map_rows` assembles at a time, on CPUs and accelerators."""
+"""Number of windows that `WindowedObs.map_rows` assembles at a time: on CPUs; on GPUs and TPUs."""
 IMAGES, IMAGES_ACCELERATED = 512, 16_384
 """Number of images that `FullObs.map_rows` passes to its function at a time. Convolutions need many
 times their memory."""

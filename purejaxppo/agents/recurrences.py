@@ -1,6 +1,6 @@
-"""Linear recurrences over time: step by step on a CPU, in O(log T) stages on accelerators.
+"""Linear recurrences over time: step by step on a CPU, in O(log T) stages on GPUs and TPUs.
 
-On accelerators, a loop of T steps would launch a few kernels per step. Affine maps compose: stages
+On GPUs and TPUs, a loop of T steps would launch a few kernels per step. Affine maps compose: stages
 that combine maps 1, 2, 4, ... steps apart give the same results up to rounding (Hillis & Steele
 1986, https://doi.org/10.1145/7902.7903).
 """

@@ -107,7 +107,9 @@ def check(task: BaseTask, config: EnvConfig) -> None:
     for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
         for name in names:
             if not parameters:
-                raise ValueError(f"env.{field}: {config.name} has no parameters to vary")
+                raise ValueError(
+                    f"env.{field}: {config.name} has no parameters to vary. Remove env.{field}."
+                )
             if name not in parameters:
                 raise ValueError(
                     f"env.{field}.{name}: {config.name} has no such parameter. It has "

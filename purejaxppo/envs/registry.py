@@ -137,8 +137,12 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
         )
     backends = family.backends
     if config.backend and config.backend not in backends:
-        text = f"has the back ends {', '.join(backends)}" if backends else "has no back ends"
-        raise ValueError(f"env.backend = {config.backend!r}: {family_name} {text}")
+        text = (
+            f"{family_name} has the back ends {', '.join(backends)}. Use one of them."
+            if backends
+            else f"{family_name} has no back ends. Remove env.backend."
+        )
+        raise ValueError(f"env.backend = {config.backend!r}: {text}")
     return family, name
 
 

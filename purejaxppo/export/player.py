@@ -216,7 +216,7 @@ def _program(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Program:
     known = {port.name for port in ports["inputs"]} | set(arrays)
     for equation in equations:
         if not known.issuperset(equation.inputs):
-            raise ValueError("an equation reads an array that is not defined")
+            raise ValueError("an operation reads an array that is not defined")
         known.add(equation.output)
     if not known.issuperset(header["results"]):
         raise ValueError("a result is not defined")

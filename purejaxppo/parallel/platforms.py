@@ -1,7 +1,7 @@
 """The platform that a program is traced for.
 
 Some functions have one implementation for CPUs, where arithmetic and memory are expensive, and one
-for accelerators, where kernel launches are. Both give the same numbers up to rounding. The choice
+for GPUs and TPUs, where kernel launches are. Both give the same numbers up to rounding. The choice
 is made while tracing, so a compiled program contains only one of them.
 """
 

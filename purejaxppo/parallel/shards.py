@@ -148,7 +148,7 @@ class Shards:
         """Return a function that agents compute one after another on a CPU.
 
         The arrays of one agent's minibatch fit into a core's cache, those of all do not. With
-        communication between shards, and on accelerators, agents still compute together.
+        communication between shards, and on GPUs and TPUs, agents still compute together.
         """
         is_joint = self.num_members < 2 or self.axes or platforms.is_accelerated()
         return function if is_joint else sequential_vmap(function)

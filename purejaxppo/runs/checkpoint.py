@@ -468,7 +468,7 @@ def _snapshot(tree: Any) -> Any:
     if processes.is_distributed():
         return _copies(tree)
     for x in jax.tree.leaves(tree):
-        x.copy_to_host_async()  # all arrays of an accelerator in parallel
+        x.copy_to_host_async()  # all arrays of a GPU or TPU in parallel
     return jax.tree.map(_host_copy, tree)
 
 

@@ -22,7 +22,7 @@ Mean returns exclude diverged episodes. Without this limit, an agent that breaks
 it is about to lose would have the best score.
 """
 STEPS_PER_CHECK = 16
-"""Steps of an evaluation on an accelerator between two checks for the end of all episodes."""
+"""Steps of an evaluation on a GPU or TPU between two checks for the end of all episodes."""
 
 
 class Outcome(NamedTuple):
@@ -165,7 +165,7 @@ def max_rows(spec: EnvSpec) -> int:
 def repeat_step(
     spec: EnvSpec, step: Callable[[int | Array, Running], Running]
 ) -> Callable[[Running], Running]:
-    """Return a function of one step, or of several steps on accelerators.
+    """Return a function of one step, or of several steps on GPUs and TPUs.
 
     There, the host reads the condition of the loop, which is slow.
     """

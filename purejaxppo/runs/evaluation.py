@@ -93,7 +93,7 @@ class Evaluation(NamedTuple):
         diverged, cut = int(np.isnan(r[agents]).sum()), num_cut(r, self.cut)
         x = np.asarray(self.score) if r.ndim > 1 else of_undiverged(r, r, self.cut)
         if not episodes:
-            return f"no episodes: no agent appeared in {r.size} slots within eval.max_steps steps"
+            return f"no episodes: all {r.size} agent slots stayed empty for eval.max_steps steps"
         if np.isnan(x).any():
             of = f" of {len(r)} agents" if r.ndim > 1 else ""
             return (
@@ -101,7 +101,7 @@ class Evaluation(NamedTuple):
                 f"(more than {MOST_DIVERGED:.0%})"
             )
         parts = [f"{diverged} diverged"] if diverged else []
-        parts += [f"{cut} cut"] if cut else []
+        parts += [f"{cut} stopped by eval.max_steps"] if cut else []
         parts += [f"not counting {empty} slots without an agent"] if empty else []
         note = f" ({', '.join(parts)})" if parts else ""
         most = np.abs(x).max()

@@ -133,8 +133,9 @@ def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bo
     if not moved:
         return ""
     return (
-        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}: "
-        f"{after:.0%} of the run is done now, {before:.0%} before. This changes {', '.join(moved)}."
+        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}, and the "
+        f"completed part of the run from {before:.0%} to {after:.0%}. This changes "
+        f"{', '.join(moved)}."
     )
 
 

@@ -241,7 +241,7 @@ def run_population(folder: Path, command: SweepFlags, members: list[Config], rul
     setup = resolve(one_shard(members[0]), members=members)
     setup = replace(setup, devices=tuple(start_jax(setup)))
     print(
-        f"population of {len(members)} agents, selection every {rules.interval} updates", flush=True
+        f"population of {len(members)} agents, compared every {rules.interval} updates", flush=True
     )
     code = packing.train_batch(folder / "population", setup, rules)
     if not code:

@@ -190,7 +190,7 @@ def feed_forward(module: ActorCritic) -> Network:
 
 
 def for_update(module: ActorCritic) -> ActorCritic:
-    """Return the module for updates: accelerators compute policy and critic in one batch.
+    """Return the module for updates: GPUs and TPUs compute policy and critic in one batch.
 
     This takes fewer kernel launches. Acting needs the policy only, and the compiler removes the
     critic.

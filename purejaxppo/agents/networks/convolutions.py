@@ -1,6 +1,6 @@
 """Convolution and pooling of images in two forms with the same results, chosen by platform.
 
-`LAX` is the convolution of the platform, for accelerators. `BATCH_LAST` is for CPUs, where the
+`LAX` is the convolution of the platform, for GPUs and TPUs. `BATCH_LAST` is for CPUs, where the
 gradient of `lax.conv` inside of `lax.scan` is many times slower than matrix products. Its layout is
 [C, H, W, B]. With the batch as the last axis, shifts and strides move whole rows of B numbers,
 which CPUs do with vector instructions. The gradient of a kernel is a product of two matrices whose

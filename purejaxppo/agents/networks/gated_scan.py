@@ -1,4 +1,4 @@
-"""Gated recurrent units over time in few kernels, for accelerators.
+"""Gated recurrent units over time in few kernels, for GPUs and TPUs.
 
 A step launches one matrix product and few elementwise kernels, forwards and backwards. Everything
 that does not depend on the other steps is computed for all T steps in one kernel: the gates

@@ -28,7 +28,7 @@ def dot_general(
 ) -> Array:
     """Compute `jax.lax.dot_general` of a dense layer: x [..., I], weight [I, O] -> [..., O].
 
-    It is an argument of `flax.linen.Dense`. Accelerators multiply both layouts equally fast.
+    It is an argument of `flax.linen.Dense`. GPUs and TPUs multiply both layouts equally fast.
 
     Args:
         x: inputs [..., I].

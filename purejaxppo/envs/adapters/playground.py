@@ -131,7 +131,9 @@ def _check_warp(
             "env.options.domain_randomization. Use env.backend = jax, or remove these settings."
         )
     if "impl" not in settings:
-        raise ValueError(f"env.backend = warp: playground/{name} supports only jax")
+        raise ValueError(
+            f"env.backend = warp: playground/{name} supports only jax. Use env.backend = jax."
+        )
     if importlib.util.find_spec("warp") is None:
         raise ValueError(
             "env.backend = warp: warp-lang is not installed. "
