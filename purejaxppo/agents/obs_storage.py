@@ -140,7 +140,7 @@ class WindowedObs:
     """
 
     def __init__(self, window: int, slide: int, starts: StartsOf) -> None:
-        """Store the sizes and the function that returns the starts."""
+        """Store the sizes, and the function that returns the first windows of episodes."""
         self.window, self.slide, self.starts = window, slide, starts
 
     def init(self, obs: Array, length: int, env_state: EnvState) -> Series:
@@ -213,11 +213,11 @@ ObsStorage = FullObs | WindowedObs
 def make(space: Space, starts: StartsOf | None) -> ObsStorage:
     """Return the storage for observations of `space`.
 
-    Windows whose starts are unknown are stored in full.
+    Windows are stored in full if the first windows of episodes are not known before a rollout.
 
     Args:
         space: space of one observation.
-        starts: see `WindowedObs`; None if starts are not known before a rollout.
+        starts: see `WindowedObs`; None if the first windows are not known before a rollout.
     """
     if isinstance(space, Box) and space.slide and starts is not None:
         return WindowedObs(space.shape[0], space.slide, starts)

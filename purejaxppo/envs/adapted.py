@@ -36,7 +36,7 @@ class BaseTask:
     cheap_reset: bool = True
     """True if a reset costs less than fetching a stored start, as for states of few numbers."""
     fresh_fraction: float = 1.0
-    """Fraction of the starts that is sampled before each rollout; see `vectorize.VectorEnv`."""
+    """Fraction of the first states that each rollout samples; see `vectorize.VectorEnv`."""
     success_above: float | None = None
     """An episode with a greater return is a success; None if success is undefined."""
     draw_parameters: Callable[[Key], dict[str, jax.Array]] | None = None

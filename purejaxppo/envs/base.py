@@ -21,7 +21,7 @@ class Starts(NamedTuple):
     """First observations of the episodes between two calls of `Env.begin_rollout`."""
 
     obs: Obs  # [M, ...] first observations
-    place: jax.Array  # [N] int32: start index of the current episode of each environment
+    place: jax.Array  # [N] int32: index in `obs` of the current episode of each environment
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Env:
         raise NotImplementedError
 
     def begin_rollout(self, state: EnvState, key: Key, progress: Scalar) -> EnvState:
-        """Prepare a state for the next training rollout: sample starts, set parameters.
+        """Prepare a state for the next training rollout: sample first states, set parameters.
 
         Args:
             state: state after the last rollout.

@@ -1,4 +1,4 @@
-"""`VectorEnv`: a batch of one JAX task, with auto-reset, fresh starts and divergence checks."""
+"""`VectorEnv`: a batch of one JAX task, with auto-reset and divergence checks."""
 
 import itertools
 import math
@@ -18,17 +18,17 @@ from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
 MIN_STARTS = 16
-"""Minimum number of starts to sample in advance. With fewer, short episodes repeat starts within a
+"""Minimum number of first states to sample in advance. With fewer, short episodes repeat them in a
 rollout, and long episodes get too few steps."""
 
 
 class VectorState(struct.PyTreeNode):
-    """State of N environments and M starts; see `VectorEnv` for M."""
+    """State of N environments and M first states of episodes; see `VectorEnv` for M."""
 
     task: EnvState  # [N, ...] states of the task
-    fresh: Tree  # (state, obs) [M, ...] starts of later episodes; () if sampled at every step
-    place: Tree  # [N] int32 start index of the current episode; () if sampled at every step
-    turn: Tree  # [] int32 number of rollouts if each samples only a part of the starts; else ()
+    fresh: Tree  # (state, obs) [M, ...] of later episodes; () if sampled at every step
+    place: Tree  # [N] int32 index in `fresh` of the current episode; () if sampled at every step
+    turn: Tree  # [] int32 number of rollouts if each samples only a part of `fresh`; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
     key: jax.Array  # a PRNG key
 
@@ -43,13 +43,13 @@ class VectorEnv(Env):
     Args:
         task: one environment.
         num_envs: number of environments, N.
-        fresh_every_step: sample a new start at every step. Otherwise `begin_rollout` samples M
-            starts, which costs less: M = N, or ceil(16 / N) N if N < 16. The first episode of
-            environment i takes start i, and each later episode the start `stride` further (mod M).
-            Stride and M are coprime, so an environment uses all M starts before it repeats one. For
-            up to M episodes per rollout, its starts have the same distribution as fresh ones. A
-            task with expensive resets and long episodes may define `fresh_fraction`: each rollout
-            then samples only this fraction of the starts, in turn.
+        fresh_every_step: sample a new first state at every step. Otherwise `begin_rollout` samples
+            M first states, which costs less: M = N, or ceil(16 / N) N if N < 16. The first episode
+            of environment i takes state i, and each later episode the state `stride` further (mod
+            M). Stride and M are coprime, so an environment uses all M states before it repeats one.
+            For up to M episodes per rollout, they have the same distribution as newly sampled ones.
+            A task with expensive resets and long episodes may define `fresh_fraction`: each rollout
+            then replaces only this fraction of the first states, the oldest ones.
         stagger: start the first episodes at random steps of the time limit.
         evaluation: use M = N, because only the first episode of each environment counts.
     """
@@ -108,7 +108,7 @@ class VectorEnv(Env):
         return state, cast_to_space(obs, self.spec.observation)
 
     def begin_rollout(self, state: VectorState, key: Key, progress: Scalar) -> VectorState:
-        """Sample the initial states of the next episodes in this rollout."""
+        """Sample the first states of the next episodes in this rollout."""
         del progress
         if self.fresh_every_step:
             return state
@@ -145,7 +145,7 @@ class VectorEnv(Env):
         return self._advance(step_key, state.task, action)
 
     def _split(self, key: Key, state: VectorState) -> Key:
-        """Return the keys of the next state, of the step and of fresh starts, [3]."""
+        """Return the keys of the next state, of the step and of new first states, [3]."""
         return jax.random.split(key if self.fresh_every_step else state.key, 3)
 
     def _advance(self, key: Key, task: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
@@ -213,10 +213,10 @@ def _join_groups(tree: T) -> T:
 
 
 def stride(num_starts: int) -> int:
-    """Return the distance between the start indices of consecutive episodes.
+    """Return the distance between the indices of consecutive episodes' first states.
 
-    It is coprime with `num_starts`, so all starts are used. It is near the golden section of
-    `num_starts`, so neighbouring environments do not reuse each other's starts soon.
+    It is coprime with `num_starts`, so all of them are used. It is near the golden section of
+    `num_starts`, so neighbouring environments do not soon reuse each other's first states.
     """
     section = num_starts * (math.sqrt(5) - 1) / 2
     below = int(section)

@@ -420,9 +420,9 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
 def _with_more_starts(
     arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Repeat the start states in checkpoints of version 0.2 to the number of this version.
+    """Repeat the first states in checkpoints of version 0.2 to the number of this version.
 
-    Their `turn` is missing if all starts were sampled for every rollout.
+    Their `turn` is missing if all first states were sampled for every rollout.
     """
     updated = {}
     for name, shape in shapes.items():

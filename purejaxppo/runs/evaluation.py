@@ -44,7 +44,7 @@ MOST_EPISODES = 2**30
 """Largest number of episodes, which are counted in int32."""
 OTHER_STARTS = 10_007
 """Offset of host simulators' seeds. Evaluations during training, which select the best checkpoint,
-use other starts."""
+use other first states."""
 
 
 class Evaluation(NamedTuple):
@@ -297,7 +297,7 @@ def evaluate(
         agent: result of `restore`, or `Agent(config, result.agent)` of a TrainResult. With several
             agents, each is evaluated.
         episodes: number of episodes of each agent.
-        seed: seed of the environments' starts and of sampled actions.
+        seed: seed of the first states of episodes and of sampled actions.
         deterministic: True for the distribution's mode, False for samples, None for the setting of
             the run's evaluations.
 
@@ -342,7 +342,7 @@ def _evaluate(
     )
     state = jax.device_get(agent.state)  # training may have sharded it differently
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
-    if agent.members:  # the same starts for all agents
+    if agent.members:  # the same first states for all agents
         key = jnp.broadcast_to(key, (len(agent.members),))
     count = evaluator.count
     firsts = range(0, -(-episodes // per_turn) * count, count)

@@ -40,8 +40,8 @@ BROKEN = ("LeapCubeReorient", "PandaRobotiqPushCube")
 Draw = Callable[[jax.Array], dict[str, jax.Array]]
 
 FRESH_FRACTIONS = {"CheetahRun": 1 / 16}
-"""Fraction of the starts that a rollout samples, for tasks whose reset takes 200 simulator steps.
-All starts would cost six times as much as a rollout of 32 such steps."""
+"""Fraction of the first states that a rollout samples, for tasks whose reset takes 200 simulator
+steps. All first states would cost six times as much as a rollout of 32 such steps."""
 
 
 def _registry() -> Any:

@@ -142,7 +142,8 @@ def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
 class Oscillator(BaseTask):
     """One ensemble. The observation is the last H values of its mean field; it never terminates.
 
-    A reset simulates hundreds of steps. Each rollout samples only `fresh_fraction` of the starts.
+    A reset simulates hundreds of steps, so each rollout samples only `fresh_fraction` of the first
+    states.
     """
 
     model: Model
