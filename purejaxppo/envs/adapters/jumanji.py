@@ -59,7 +59,7 @@ INTEGER_TASKS = frozenset({"PacMan-v1"})
 EXPENSIVE_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
-"""Tasks with expensive resets and long episodes. A rollout samples a quarter of the first states."""
+"""Tasks with expensive resets and long episodes: rollouts sample a quarter of the first states."""
 GRIDS = ("board", "grid", "puzzle")
 """Names of grid observations, [height, width, planes]."""
 MAX_ONE_HOT = 40
