@@ -63,7 +63,7 @@ def test_a_signal_ends_a_process_that_never_returns_to_python(number, start_busy
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 128 + number
-    assert err == "error: interrupted; everything saved so far is intact\n"
+    assert err == "error: interrupted; everything saved so far is kept\n"
     assert out == "not flushed\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_the_first_signal_goes_to_the_installed_handler_and_the_second_ends_the_
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert err == "error: interrupted; everything saved so far is intact\n"
+    assert err == "error: interrupted; everything saved so far is kept\n"
 
 
 def test_a_second_sighup_is_ignored_and_sigterm_then_ends(start_busy):
@@ -90,7 +90,7 @@ def test_a_second_sighup_is_ignored_and_sigterm_then_ends(start_busy):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert err == "error: interrupted; everything saved so far is intact\n"
+    assert err == "error: interrupted; everything saved so far is kept\n"
 
 
 def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(start_busy):
@@ -104,7 +104,7 @@ def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(sta
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert err == "error: interrupted; everything saved so far is intact\n"
+    assert err == "error: interrupted; everything saved so far is kept\n"
 
 
 @pytest.mark.parametrize("words", [(), ("take",)])

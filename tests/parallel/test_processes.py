@@ -353,7 +353,7 @@ def test_sigterm_before_the_first_update_ends_all_processes_immediately():
         process.send_signal(signal.SIGTERM)
     for code, out, err in ends(processes, seconds=20):
         assert code == 128 + signal.SIGTERM, (out, err)
-        assert err == "error: interrupted; everything saved so far is intact\n"
+        assert err == "error: interrupted; everything saved so far is kept\n"
 
 
 WRONG = [

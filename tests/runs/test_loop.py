@@ -211,7 +211,7 @@ def test_sigterm_before_the_first_update_ends_the_process_immediately(config_fil
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert err == "error: interrupted; everything saved so far is intact\n"
+    assert err == "error: interrupted; everything saved so far is kept\n"
 
 
 def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_checkpoints(config_file, caplog):
