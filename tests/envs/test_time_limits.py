@@ -326,7 +326,7 @@ def test_an_environment_whose_shapes_depend_on_its_limit_is_rejected(still_world
     with pytest.raises(ValueError, match="to separate terminations") as caught:
         registry.make(EnvConfig(name=name), 1)
     assert str(caught.value).startswith(
-        f"env.name = {name}: step_env fails with a larger max_steps"
+        f"env.name = {name}: step_env fails when purejaxppo increases max_steps"
     )
     assert "\n" not in str(caught.value)
 
@@ -335,7 +335,7 @@ def test_an_environment_whose_shapes_depend_on_its_limit_is_rejected(still_world
     "asks", ["--period 1", "--period 5", "--period 5 --offset 2", "--offset 1 --period 3 --pause 4"]
 )
 @pytest.mark.xdist_group("processes")
-@pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone")
+@pytest.mark.skipif(os.name != "posix", reason="games can only be started on Linux and macOS")
 def test_time_limits_alone_give_zero_advantage_in_a_unity_build(asks, tmp_path):
     pytest.importorskip("grpc")
     arguments = f"--agents 3 --cut --length 4 --parameter goal {asks}"
@@ -358,7 +358,7 @@ def test_time_limits_alone_give_zero_advantage_in_a_unity_build(asks, tmp_path):
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone")
+@pytest.mark.skipif(os.name != "posix", reason="games can only be started on Linux and macOS")
 def test_time_limits_alone_give_zero_advantage_in_a_godot_game():
     options = {"arguments": "--cut=2", "timeout": 10.0}
     env = registry.make(EnvConfig(name=f"godot/{GAME}", num_envs=4, options=options), 4)
