@@ -42,7 +42,7 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
         (["ppo.gamma=2"], "ppo.gamma = 2.0: must be from 0 to 1"),
         (["ppo.gamma=0.9,0.9"], "duplicate value"),
         (["ppo.gamma=0.9", "ppo.gamma=0.8"], "--grid ppo.gamma: the field is repeated"),
-        (["ppo.gamma=[0.9"], "must be a list, such as 1,2,3"),
+        (["ppo.gamma=[0.9"], "invalid values. Use a list such as"),
         (["seed=1,2"], "Use --num_seeds"),
         (["eval.num_episodes=1,2"], "a sweep cannot vary eval.num_episodes"),
         (["network.activation=tanh,sin"], "'sin': must be one of tanh, relu"),
