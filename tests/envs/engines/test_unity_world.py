@@ -54,7 +54,7 @@ def row(world, action, *agents):
     """Take a row: send actions, read the next message if there is one, and return the flags."""
     reply = world.act(np.asarray(action, np.float32).reshape(world.layout.size, -1))
     if reply is None:
-        assert not agents, "the player waits for a row"
+        assert not agents, "the game waits for a step"
         world.enter_agents()
     else:
         assert world.read(output(*agents))
