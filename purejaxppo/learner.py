@@ -2,7 +2,7 @@
 
 `train_step` is the algorithm. It collects a rollout, scales rewards, estimates values, advantages
 and targets, runs epochs of minibatch steps, and finally updates the statistics. Replace a part to
-use another network, objective, storage, bonus or collector.
+use another network, objective, storage, intrinsic reward or collector.
 """
 
 from functools import partial
@@ -344,7 +344,7 @@ def make_batch(
         parts: functions and objects of the run.
         agent: the parameters to evaluate, and the statistics used to act.
         rollout: T steps of N environments.
-        reward: scaled rewards with bonuses, float [T, N].
+        reward: scaled rewards plus intrinsic rewards, float [T, N].
         hp: hyperparameters.
         value_stats: statistics of the value targets so far.
     """

@@ -88,7 +88,7 @@ def of_rollout(
 
     Args:
         rows: rows of the rollout, [T, N].
-        reward: float [T, N], scaled and with bonuses.
+        reward: float [T, N], scaled and with intrinsic rewards.
         out: values of the rows and after them.
         hp: hyperparameters.
         rho: importance weights, float [T, N], or 1 for the policy that acted.

@@ -113,9 +113,10 @@ class SweepFlags:
     optuna_batch: int = setting(8, low=1)
     """Number of settings that Optuna chooses at a time. They train in parallel."""
     population_interval: int = setting(0, low=0)
-    """Environment steps of each agent between selections. 0: a twentieth of total_timesteps."""
+    """Environment steps of each agent between two comparisons of the population. 0: a twentieth of
+    total_timesteps."""
     population_share: float = setting(0.25, low=0, high=0.5)
-    """Fraction of the population that each selection replaces with copies of the best agents."""
+    """Fraction of the population that each comparison replaces with copies of the best agents."""
     population_factor: float = setting(1.25, low=1)
     """Copied agents' numbers are multiplied or divided by this factor, or kept."""
     select_by: Literal["last", "best", "mean"] = "last"

@@ -1,9 +1,9 @@
 """Population-based training (PBT): perturbed copies of the best agents replace the worst.
 
-At each interval, every population member among the worst copies the parameters, the optimiser, the
-statistics and the tunable numbers of a random member among the best. Its numbers are then
-perturbed. Environments and keys are not copied. Selections run inside the compiled program. A
-selection waits until every member has finished an episode since the last one.
+At each interval, a selection takes place: every population member among the worst copies the
+parameters, the optimiser, the statistics and the tunable numbers of a random member among the best.
+Its numbers are then perturbed. Environments and keys are not copied. Selections run inside the
+compiled program. A selection waits until every member has finished an episode since the last one.
 
 Reference: Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selection.
 """

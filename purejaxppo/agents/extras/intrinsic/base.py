@@ -30,14 +30,14 @@ class Intrinsic(NamedTuple):
     init: Callable[[Key], Tree]
     """key -> state."""
     reward: Callable[[Tree, BonusRows], Array]
-    """(state, rows) -> bonus [T, N], 0 where not valid."""
+    """(state, rows) -> intrinsic rewards [T, N], 0 where not valid."""
     update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, MetricDict]]
     """(state, rows, key, sum over shards) -> (state, scalar metrics by name)."""
     figures: tuple[str, ...] = ()
     """Names of the metrics that `update` returns."""
     track: Callable[[Tree, Array, BonusRows, Reduce], tuple[Tree, Array]] | None = None
-    """(state, discounted bonuses so far [N], rows, sum over shards) -> (state, discounted bonuses)
-    after the rollout. Called before `reward`. None: the state does not use discounted bonuses."""
+    """(state, intrinsic returns so far [N], rows, sum over shards) -> (state, intrinsic returns)
+    after the rollout. Called before `reward`. None: the state does not use intrinsic returns."""
 
 
 def none() -> Intrinsic:
@@ -50,7 +50,7 @@ def none() -> Intrinsic:
 
 
 class ErrorBonusState(NamedTuple):
-    """State of a bonus that is the prediction error of a model."""
+    """State of an intrinsic reward that is the prediction error of a model."""
 
     params: Params
     opt_state: OptState
@@ -108,7 +108,7 @@ def from_error(
     errors: Callable[[Params, BonusRows], tuple[Array, Array]],
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """Return a bonus eₜ / σ from the prediction error eₜ of a model.
+    """Return an intrinsic reward eₜ / σ from the prediction error eₜ of a model.
 
     σ is the standard deviation of all intrinsic returns Rₜ = γ Rₜ₋₁ + eₜ so far. Rₜ continues
     across episodes and skips invalid rows.

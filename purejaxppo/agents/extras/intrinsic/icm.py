@@ -71,7 +71,7 @@ def make(
     network: NetworkConfig,
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """Return the bonus of ICM: the error of the forward model.
+    """Return the intrinsic reward of ICM: the error of the forward model.
 
     The losses are L = (1 - β) L_inverse + β L_forward, with
 
@@ -83,7 +83,7 @@ def make(
         observation: space of the observations.
         action: space of the actions.
         network: settings of the encoder.
-        config: settings of the bonus.
+        config: settings of the intrinsic reward.
 
     Reference: Pathak et al. 2017, https://arxiv.org/abs/1705.05363, eq. 2 to 7.
     """

@@ -26,10 +26,10 @@ def make(config: Config, spec: Any) -> Intrinsic:
 
 
 def check(intrinsic: Intrinsic, field: str, rows: BonusRows) -> None:
-    """Check that a bonus returns one number per row, and the metrics that it lists.
+    """Check that an intrinsic reward returns one number per row, and the metrics that it lists.
 
     Raises:
-        ValueError: the bonus returns something else.
+        ValueError: it returns something else.
     """
     key = jax.random.key(0)
     state = tracing.check(intrinsic.init, f"{field}: init", "(key)", key)

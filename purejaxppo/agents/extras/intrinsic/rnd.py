@@ -1,7 +1,7 @@
 """Random network distillation (RND): prediction error on a fixed random network as novelty bonus.
 
-Burda et al. 2018, https://arxiv.org/abs/1810.12894. Here the bonus is added to the reward, with one
-value function and one discount. The paper uses a second value head.
+Burda et al. 2018, https://arxiv.org/abs/1810.12894. Here the intrinsic reward is added to the
+reward, with one value function and one discount. The paper uses a second value head.
 """
 
 from typing import Any
@@ -36,14 +36,14 @@ class Features(nn.Module):
 
 
 def make(observation: spaces.Space, network: NetworkConfig, config: IntrinsicConfig) -> Intrinsic:
-    """Return the bonus of RND, |g(oₜ₊₁) - g_random(oₜ₊₁)|² / F.
+    """Return the intrinsic reward of RND, |g(oₜ₊₁) - g_random(oₜ₊₁)|² / F.
 
     g is the trained network, g_random is fixed; both have F outputs.
 
     Args:
         observation: space of the observations.
         network: settings of the encoder.
-        config: settings of the bonus.
+        config: settings of the intrinsic reward.
 
     Reference: Burda et al. 2018, https://arxiv.org/abs/1810.12894, section 2.2.
     """
