@@ -285,7 +285,7 @@ def mean_and_std(stats: ValueStats) -> tuple[Array, Array]:
 def update_target_stats(
     stats: ValueStats, target: Array, valid: Array, psum: Reduce, pmax: Reduce
 ) -> ValueStats:
-    """Return statistics that include the valid rows of these value targets.
+    """Return statistics of value targets, updated with the valid rows of these targets.
 
     Args:
         stats: statistics so far.
