@@ -125,9 +125,10 @@ def seeds_of(config: Config) -> tuple[Config, ...]:
 def resolve_shards(
     config: Config, num_devices: int, platform: str = "cpu", *, on_host: bool = False
 ) -> Config:
-    """Replace `num_shards` = 0 by the number of devices, if sizes divide and shards stay large.
+    """Return the config with a number of shards instead of `num_shards` = 0.
 
-    Several seeds are divided over devices first. Shards use the remaining devices.
+    This is the largest number that uses the devices, divides the sizes of the run, and leaves each
+    shard enough minibatch rows. Several seeds are divided over devices first.
 
     Args:
         config: settings of the run.

@@ -38,7 +38,7 @@ class Port(NamedTuple):
 
 
 class Equation(NamedTuple):
-    """One operation."""
+    """One operation of a program, with the names of its arrays."""
 
     op: str
     inputs: tuple[str, ...]
@@ -76,7 +76,7 @@ class Policy:
     """
 
     def __init__(self, program: Program) -> None:
-        """Prepare the program's jaxpr equations for execution with NumPy."""
+        """Prepare the program's operations for execution with NumPy."""
         self.program = program
         self.metadata = program.metadata
         self._ports = {port.name: port for port in program.inputs}

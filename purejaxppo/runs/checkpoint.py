@@ -324,7 +324,7 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _reading(item: str) -> Iterator[None]:
-    """Convert any failure to read an item to a CorruptError with one sentence.
+    """Convert any error inside the block, which reads an item, to a CorruptError of one sentence.
 
     Raises:
         CorruptError: the item cannot be read.

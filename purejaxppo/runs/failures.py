@@ -26,7 +26,7 @@ INTERRUPTED = f"interrupted; {NOTHING_LOST}"
 
 
 class OutOfMemoryError(Stopped):
-    """The run needs more device memory than there is."""
+    """The run needs more memory than its device has."""
 
 
 @contextlib.contextmanager

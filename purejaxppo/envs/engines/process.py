@@ -111,7 +111,7 @@ class GameHandle:
                 raise self.error(f"did not {phase} within {seconds:g} s (env.options.timeout)")
 
     def request_exit(self) -> None:
-        """Request a game that was started here to end, without waiting."""
+        """Ask a game that was started here to exit, and return without waiting."""
 
     def close(self) -> None:
         """End a game that was started here. A second call does nothing."""
