@@ -155,7 +155,11 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
         ([], "--run is missing. Give a run folder"),
         (["--run", "run", "--stochastic", "--deterministic"], "exclude each other"),
         (["run"], "'run': flags start with --. Did you mean --run run?"),
-        (["--run", "nowhere"], "nowhere: not a run folder"),
+        (["-r", "run"], "'-r': flags start with --. --help lists them."),
+        (
+            ["--run", "nowhere"],
+            "nowhere: not a run folder (no such folder). Use a folder written by",
+        ),
         (["--run", "run", "--checkpoint", "7"], "unknown checkpoint '7'. Checkpoints: last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes = 0: must be at least 1"),
         (["--run", "run", "--episodes", "x"], "--episodes = 'x': must be"),

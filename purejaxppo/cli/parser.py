@@ -158,7 +158,9 @@ def read(words: Sequence[str], hints: Mapping[str, Any]) -> Words:
     starts = [i for i, word in enumerate(words) if word.startswith("--")]
     if words and 0 not in starts:
         flag = next((name for name in ("run", "config") if name in hints), "seed")
-        raise ValueError(f"{words[0]!r}: flags start with --. Did you mean --{flag} {words[0]}?")
+        is_short_flag = words[0].startswith("-")
+        hint = "--help lists them." if is_short_flag else f"Did you mean --{flag} {words[0]}?"
+        raise ValueError(f"{words[0]!r}: flags start with --. {hint}")
     for start, end in itertools.pairwise([*starts, len(words)]):
         name, equals, inline = words[start][2:].partition("=")
         name = renamed.FLAGS.get(name.replace("-", "_"), name)

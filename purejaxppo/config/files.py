@@ -167,7 +167,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "invalid character"
-        raise ValueError(f"{path}: invalid YAML{place}: {problem}.") from error
+        is_syntax = isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError)
+        hint = " Check indentation, tabs, quotes and brackets." if is_syntax else ""
+        raise ValueError(f"{path}: invalid YAML{place}: {problem}.{hint}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: values are nested too deeply.") from error
     except ValueError as error:

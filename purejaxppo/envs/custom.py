@@ -180,7 +180,8 @@ def pair(result: Any, where: str) -> Sequence[Any]:
     """
     if not isinstance(result, tuple) or len(result) != 2:
         raise ValueError(
-            f"{where} returns a {type(result).__name__} instead of a pair (state, ...)"
+            f"{where} returns a {type(result).__name__} instead of a pair. Return (state, "
+            f"observation) from reset, and (state, TaskStep) from step."
         )
     return result
 
@@ -189,7 +190,10 @@ def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
     """Raise ValueError unless an observation has the shapes and dtypes of its space."""
     actual, declared = tracing.shapes_of(obs), tracing.shapes_of(jax.tree.map(example, space))
     if actual != declared:
-        raise ValueError(f"{where} returns an observation {actual}, but its space is {declared}")
+        raise ValueError(
+            f"{where} returns an observation {actual}, but its space is {declared}. Both must be "
+            f"the same."
+        )
 
 
 def apply_wrappers(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseTask:

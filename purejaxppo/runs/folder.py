@@ -130,7 +130,11 @@ def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> It
 def check_is_run(run_dir: Path) -> None:
     """Raise ValueError if a folder is not a run folder."""
     if not (run_dir / CONFIG).is_file():
-        raise ValueError(f"{run_dir}: not a run folder ({CONFIG} is missing)")
+        problem = f"{CONFIG} is missing" if run_dir.is_dir() else "no such folder"
+        raise ValueError(
+            f"{run_dir}: not a run folder ({problem}). Use a folder written by `purejaxppo train`, "
+            f"such as runs/hopper-s0."
+        )
 
 
 def _lock(lock, run_dir: Path) -> None:
@@ -204,7 +208,8 @@ def _reason(change: copies.Change) -> str:
     """Return the reason for the use of a copy."""
     first = change.files[0]
     is_original = first == Path(change.original).name
-    return "it has changed since" if is_original else f"{first} next to it has changed since"
+    changed = "it" if is_original else f"{first} next to it"
+    return f"{changed} has changed since. To use the new version, replace the copy"
 
 
 def check_not_deleted(config: Config, run_dir: Path) -> None:

@@ -318,8 +318,8 @@ def conclude(run: Training, seconds: float) -> int:
         )
     speed = format_short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
     console.print_line(
-        f"run time {format_duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in "
-        f"training"
+        f"run time {format_duration(seconds)} after compilation, now at {p.env_steps:,} "
+        f"steps{each}, {speed} steps/s in training"
     )
     if every.ended(p) and every.done(p) < every.total:
         rows = p.update * run.config.steps_per_update

@@ -43,8 +43,10 @@ def game_of(config: Config) -> Config:
         players = registry.make(config.env, 1, evaluation=True).spec.num_agents
         if players == 2:
             return config
-        name = f"{name} has {players} players" if players > 1 else f"{name} has one player"
-    raise ValueError(f"--elo needs a pgx/ game of two players, such as pgx/connect_four: {name}")
+        name = f"{name}, which has {players} player{'s' if players > 1 else ''}"
+    raise ValueError(
+        f"--elo requires a pgx/ game of two players, such as pgx/connect_four, not {name}."
+    )
 
 
 class Match:

@@ -19,7 +19,8 @@ NO_FILE = [
     (["--config"], "--config requires a value."),
 ]
 WRONG = [
-    ("env: [unclosed", "bad.yaml: invalid YAML in line"),
+    ("env: [unclosed", "bad.yaml: invalid YAML in line", "Check indentation, tabs, quotes"),
+    ("env:\n\tname: a\n", "bad.yaml: invalid YAML in line 2", "Check indentation, tabs, quotes"),
     ("- 1\n- 2\n", "must be a mapping of keys to values, not a list"),
     (
         "ppo:\n  clip_epsilon: 0.1\n",

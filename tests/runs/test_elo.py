@@ -186,7 +186,7 @@ def test_an_impossible_rating_gets_a_one_sentence_error(run, capsys, tmp_path):
     assert "no checkpoint has been saved yet" in message("--run", tmp_path, "--elo")
     for name, players in (
         ("gymnax/CartPole-v1", "gymnax/CartPole-v1"),
-        ("pgx/2048", "has one player"),
+        ("pgx/2048", "not pgx/2048, which has 1 player"),
     ):
         config = load_config(run / "config.yaml", {"env.name": name}, saved=True)
         with pytest.raises(ValueError, match=r"game of two players.*" + players):

@@ -102,13 +102,16 @@ def test_a_changed_original_is_reported_and_not_used(trained, tmp_path, monkeypa
     index = tmp_path / "run/code/files.json"
     index.write_text(index.read_text().replace(str(trained), str(tmp_path)))
     assert "has changed" not in imports("run")[0]
+    remedy = "To use the new version, replace the copy"
     (tmp_path / "aside.py").write_text("SIGN = 1 / 0\n")
     (line,) = imports("run")
-    assert line.endswith(f"not from {tmp_path}/mine.py: aside.py next to it has changed since")
+    assert line.endswith(
+        f"not from {tmp_path}/mine.py: aside.py next to it has changed since. {remedy}"
+    )
     restore("run")
     (tmp_path / "mine.py").write_text("raise SystemError\n")
     (line,) = imports("run")
-    assert line.endswith(f", not from {tmp_path}/mine.py: it has changed since")
+    assert line.endswith(f", not from {tmp_path}/mine.py: it has changed since. {remedy}")
     restore("run")
 
 
