@@ -143,8 +143,8 @@ def resolve_shards(
     count = jax.process_count()
     if config.asynchronous and count > 1:
         raise ValueError(
-            f"asynchronous = true does not support {count} processes. Use asynchronous = false, or "
-            f"start one process."
+            f"asynchronous = true supports only one process, but {count} were started. Use "
+            f"asynchronous = false, or start one process."
         )
     if on_host:
         if config.num_shards not in (0, count):

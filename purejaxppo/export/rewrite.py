@@ -42,9 +42,7 @@ def rewrite(eqn: Eqn) -> Callable | None:
     if op in RULES:
         return RULES[op](eqn)
     if op in LOGICAL and eqn.outvars[0].aval.dtype != bool:
-        raise ValueError(
-            f"the policy uses {op!r} on the bits of numbers, which cannot be exported."
-        )
+        raise ValueError(f"the policy uses the bitwise operation {op!r}, which cannot be exported.")
     if op in ELEMENTWISE and str(eqn.invars[0].aval.dtype) in SMALL_INTEGERS:
         dtype = eqn.outvars[0].aval.dtype
         return lambda *xs: eqn.primitive.bind(*[x.astype(jnp.int32) for x in xs]).astype(dtype)

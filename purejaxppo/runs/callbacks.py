@@ -132,7 +132,9 @@ def call(callbacks: Sequence[Callback], event: str, context: CallbackContext) ->
                     if exists
                     else "a name without a slash. Use a name such as mine/entropy."
                 )
-                raise CallbackError(f"{_name(callback)}.{event} returned {name!r}, {problem}")
+                raise CallbackError(
+                    f"{_name(callback)}.{event} returned the metric {name!r}, {problem}"
+                )
             numbers = values if isinstance(values, list) else [values] * len(added)
             if len(numbers) != len(added):
                 raise CallbackError(

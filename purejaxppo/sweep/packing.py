@@ -236,7 +236,7 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
         programs = without_hang(Programs(setup, functions_of(rules)))
         run = open_training(programs, folder, console)
         if run.finished:
-            console.print_line(f"{folder} is already trained")
+            console.print_line(f"{folder} is finished already")
             run.close()
             return 0
         return train_agents(run, rules)

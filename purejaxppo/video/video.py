@@ -77,7 +77,7 @@ def record(
     path = Path(path)
     check_target(path)
     if not states:
-        raise ValueError(f"{path}: `states` is empty. Pass the states of an episode.")
+        raise ValueError(f"cannot write {path}: `states` is empty. Pass the states of an episode.")
     gif = path.suffix.lower() == ".gif"
     rate = _frame_rate(task)
     stride, rate = _pace(rate, len(states), gif=gif)

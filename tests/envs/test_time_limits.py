@@ -326,7 +326,7 @@ def test_an_environment_whose_shapes_depend_on_its_limit_is_rejected(still_world
     with pytest.raises(ValueError, match="to separate terminations") as caught:
         registry.make(EnvConfig(name=name), 1)
     assert str(caught.value).startswith(
-        f"env.name = {name}: step_env fails when purejaxppo increases max_steps"
+        f"env.name = {name}: step_env fails when max_steps_in_episode is larger"
     )
     assert "\n" not in str(caught.value)
 

@@ -460,7 +460,7 @@ def test_the_cases_cover_every_operation_and_every_rule(monkeypatch):
         (jnp.sort, "the operation 'sort', which cannot be exported"),
         (lambda x: x.astype(jnp.bfloat16) + 1, "the policy computes in bfloat16"),
         (lambda x: lax.scan(lambda c, _: (c + x, 0), x, None, 300)[0], "a loop of 300 iterations"),
-        (lambda x: index(x) & 1, "'and' on the bits of numbers"),
+        (lambda x: index(x) & 1, "bitwise operation 'and'"),
         (lambda x: lax.pad(x, jnp.float32(0), ((0, 0, 1), (0, 0, 0))), "'pad' between elements"),
     ],
 )

@@ -366,7 +366,7 @@ WRONG = [
     ),
     (
         ["--env.name", "envpool/CartPole-v1", "--asynchronous"],
-        "asynchronous = true does not support 2 processes",
+        "asynchronous = true supports only one process, but 2 were started",
     ),
 ]
 

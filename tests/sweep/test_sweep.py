@@ -579,7 +579,7 @@ def test_an_optuna_sweep_resumes(small_agents, config_file, capsys):
     shutil.rmtree(second / "group-000")
     capsys.readouterr()
     assert sweep(config_file, *flags, "--run_dir", "parts") == 0
-    assert "batch-000 is already trained" in capsys.readouterr().out
+    assert "batch-000 is finished already" in capsys.readouterr().out
     assert [r["returns"] for r in table("parts")] == [r["returns"] for r in table("whole")]
     assert len(table("whole")) == 4
 

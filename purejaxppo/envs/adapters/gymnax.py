@@ -160,9 +160,9 @@ def check(task: "GymnaxTask", where: str) -> None:
             task.limit_ends = False
             return
         raise ValueError(
-            f"{where}: step_env fails when purejaxppo increases max_steps_in_episode "
-            f"({tracing.reason(error)}). It does this to separate terminations from truncations. "
-            f"Use array shapes that do not depend on max_steps_in_episode."
+            f"{where}: step_env fails when max_steps_in_episode is larger "
+            f"({tracing.reason(error)}). purejaxppo increases it to separate terminations from "
+            f"truncations, so no array shape may depend on it."
         ) from error
 
 

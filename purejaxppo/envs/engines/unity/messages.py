@@ -195,5 +195,5 @@ def check_version(version: str) -> None:
     if version.partition(".")[0] != PROTOCOL.partition(".")[0]:
         raise ProtocolError(
             f"uses version {version!r} of the ML-Agents protocol, but {PROTOCOL} is required. "
-            f"Build it with version 2 or later of Unity's package com.unity.ml-agents"
+            f"Build the game with version 2 or later of Unity's package com.unity.ml-agents"
         )

@@ -90,7 +90,7 @@ def executable(path: str) -> str:
             return runnable(file)
     raise MakeError(
         f"env.name: {path} not found in {Path.cwd()}. Use the executable of a Unity build "
-        f"(unity/PATH), or unity/{EDITOR}."
+        f"(unity/PATH), or unity/{EDITOR} for a game in Unity's editor."
     )
 
 
@@ -146,8 +146,8 @@ class UnityGame:
         output = self._output("connect")
         if not output.HasField("rl_initialization_output"):
             raise self.error(
-                "did not send the first message of ML-Agents when it connected. Build it with the "
-                "package com.unity.ml-agents"
+                "connected, but did not send the first message of ML-Agents. Build the game with "
+                "the package com.unity.ml-agents"
             )
         description = output.rl_initialization_output
         with self.named():
