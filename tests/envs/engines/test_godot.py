@@ -187,11 +187,11 @@ def test_connections_from_other_programs_are_dropped(caplog):
     dropped = [
         x.getMessage()
         for x in caplog.records
-        if "closed the connection of another program" in x.getMessage()
+        if "disconnected another program from the game" in x.getMessage()
     ]
     assert len(dropped) == 4
     assert all(
-        f"the game on port {port}: closed the connection of another program" in text
+        f"the game on port {port}: disconnected another program from the game's port" in text
         for text in dropped
     )
     for reason in (

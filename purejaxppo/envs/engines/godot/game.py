@@ -157,7 +157,7 @@ class GodotGame:
             wires.remove(wire)
             wire.close()
             logger.warning(
-                "%s: another program connected to the game's port and was disconnected, because it %s",
+                "%s: disconnected another program from the game's port, because it %s",
                 self.engine.name,
                 str(error) or "closed its end",
             )
