@@ -65,8 +65,8 @@ FAULTS = {
     ),
     "programs that other users can write are loaded": Fault(
         "parallel/shards.py",
-        "found.st_mode & 0o022",
-        "found.st_mode & 0o002",
+        "status.st_mode & 0o022",
+        "status.st_mode & 0o002",
         "parallel/test_shards.py::test_a_cache_folder_that_others_can_write_to_is_not_used",
     ),
     "a resumed run draws other random numbers": Fault(

@@ -176,7 +176,7 @@ def test_a_small_memory_budget_makes_more_batches_with_the_same_results(
 ):
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
     error = capsys.readouterr().err
-    assert "2 agents need 0.002 GB, and the budget is 0.001 GB: give more" in error
+    assert "2 agents need 0.002 GB of device memory, but the budget is 0.001 GB" in error
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.0041) == 0
     assert json.loads(Path("none/rounds/000/group-000/batches.json").read_text()) == [4, 4]
     assert same_results("none", finished_sweep)
