@@ -54,7 +54,7 @@ def test_another_package_adds_a_family_by_an_entry_point(install, capsys):
     assert main(["list", "envs"]) == 0
     assert "maze/          corridors" in capsys.readouterr().out
     assert main(["list", "envs", "maze"]) == 0
-    assert re.search(r"\n  reward 1.0 +Reward at the end.\n$", capsys.readouterr().out)
+    assert re.search(r"\n  reward \(default 1\.0\) +Reward at the end.\n$", capsys.readouterr().out)
 
 
 def test_two_declarations_of_a_family_are_an_error_that_names_both(install, capsys):

@@ -269,8 +269,8 @@ def test_no_member_copies_one_without_a_score_if_another_has_one(key):
 
 def test_an_interval_shorter_than_an_episode_is_reported():
     message = short_interval(RULES, rollout_length=100, limit=1000)
-    assert "an episode may last 1000 steps" in message and "every 200 steps" in message
-    assert "Multiply --population_interval by 5" in message
+    assert "an episode can last 1000 steps" in message and "every 200 steps" in message
+    assert "Use a --population_interval that is 5 times as large." in message
     assert not short_interval(RULES, rollout_length=500, limit=1000)
     assert not short_interval(RULES, rollout_length=1, limit=0)
 

@@ -165,7 +165,7 @@ def test_truncated_side_channel_messages_are_rejected(cut):
 def test_a_statistic_has_a_name_a_value_and_an_aggregation():
     payload = struct.pack("<i", 3) + b"a/b" + struct.pack("<fi", 0.5, 1)
     assert channels.stat(payload) == ("a/b", 0.5, 1)
-    with pytest.raises(ProtocolError, match="statistic"):
+    with pytest.raises(ProtocolError, match="for StatsRecorder"):
         channels.stat(payload[:6])
 
 
