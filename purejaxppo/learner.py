@@ -404,13 +404,7 @@ def minibatch_loss(
 ) -> tuple[Array, Losses]:
     """Compute the loss of a minibatch and its components, as sums over valid rows.
 
-    Args:
-        parts: functions and objects of the run.
-        agent: statistics of observations.
-        stats: statistics of the value targets.
-        hp: hyperparameters.
-        params: network parameters.
-        rows: rows of the minibatch.
+    The arguments are those of `evaluate_minibatch`.
 
     Returns:
         (scalar loss, its components).
