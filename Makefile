@@ -140,7 +140,7 @@ $(VENV)/.made:
 	  echo "$${without# } cannot make virtual environments, because the module ensurepip is missing. Install it (on Debian and Ubuntu with apt install python3-venv) and run make again" >&2; \
 	  exit 1; \
 	fi; \
-	echo "Making $(VENV) with $$($$found --version)"; \
+	echo "Creating $(VENV) with $$($$found --version)"; \
 	$$found -m venv $(VENV)
 	@if ! $(RUN) -c '$(GOOD)'; then \
 	  echo "$(VENV) was made with $$($(RUN) --version), and purejaxppo needs 3.11, 3.12 or 3.13: remove it with make clean and run make again" >&2; \
@@ -150,7 +150,7 @@ $(VENV)/.made:
 
 # The name of the stamp file lists the installed extras.
 $(VENV)/.installed-%: $(VENV)/.made pyproject.toml requirements.lock
-	@echo "Installing purejaxppo[$*] into $(VENV); the first time this downloads some hundred MB"
+	@echo "Installing purejaxppo[$*] into $(VENV). The first time, this downloads several hundred MB."
 	@quiet=--quiet; if [ -t 1 ]; then quiet=; fi; \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) -m pip install $$quiet --constraint requirements.lock \
 	  --editable '.[$*]'

@@ -141,14 +141,14 @@ def test_make_uses_the_newest_python_that_runs(tmp_path):
     interpreter(tmp_path, "python3.13", works=False)
     done = make_environment(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"Making {tmp_path}/venv with Python 3.12.9\n"
+    assert done.stdout == f"Creating {tmp_path}/venv with Python 3.12.9\n"
 
 
 @pytest.mark.toy
 def test_make_uses_an_older_python_if_the_newest_cannot_create_virtual_environments(tmp_path):
     interpreter(tmp_path, "python3.12", version="3.12.9")
     interpreter(tmp_path, "python3.13", version="3.13.0", ensurepip=False)
-    assert make_environment(tmp_path).stdout == f"Making {tmp_path}/venv with Python 3.12.9\n"
+    assert make_environment(tmp_path).stdout == f"Creating {tmp_path}/venv with Python 3.12.9\n"
 
 
 @pytest.mark.toy
@@ -156,7 +156,7 @@ def test_make_uses_the_given_python(tmp_path):
     interpreter(tmp_path, "python3.13", version="3.13.0")
     interpreter(tmp_path, "mine", version="3.11.7")
     done = make_environment(tmp_path, f"PYTHON={tmp_path}/mine")
-    assert done.stdout == f"Making {tmp_path}/venv with Python 3.11.7\n"
+    assert done.stdout == f"Creating {tmp_path}/venv with Python 3.11.7\n"
 
 
 @pytest.mark.toy

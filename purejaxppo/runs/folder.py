@@ -176,14 +176,14 @@ def imports_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
         for file in imported_files(config):
             change = changed.get(str(file))
             instead = f", not from {change.original}: {_reason(change)}" if change else ""
-            lines.append(f"{folder} runs code from {file}{instead}")
+            lines.append(f"{folder} uses code from {file}{instead}")
         eval_env = replace(config.env, options={**config.env.options, **config.eval.options})
         external = [registry.external_code(config.env), registry.external_code(eval_env)]
         modules = imported_modules(config) + [
             module for code in external for module in code.modules
         ]
         programs = [program for code in external for program in code.programs]
-        lines += [f"{folder} runs code from the module {_with_path(module)}" for module in modules]
+        lines += [f"{folder} uses code from the module {_with_path(module)}" for module in modules]
         lines += [f"{folder} runs the program {program}" for program in programs]
     return list(dict.fromkeys(map(_printable, lines)))
 

@@ -60,7 +60,7 @@ def test_a_command_prints_the_files_of_a_run_folder_before_importing_them(
     assert OPENED[command]() == 2  # neither the files nor checkpoints exist
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        f"given runs code from {tmp_path / file}" for file in ("envs/mine.py", "shaped.py")
+        f"given uses code from {tmp_path / file}" for file in ("envs/mine.py", "shaped.py")
     ]
     assert err.count("\n") == 1
 
@@ -71,7 +71,7 @@ def test_the_files_of_a_teacher_are_printed_too(tmp_path, monkeypatch, capsys, m
     Path("given/config.yaml").write_text(CURRICULUM)
     with pytest.raises(ValueError, match="no checkpoint has been saved yet"):
         load_teacher(make_config(pretrain=PretrainConfig(teacher="given")), None)
-    assert capsys.readouterr().out == f"given runs code from {tmp_path / 'steps.py'}\n"
+    assert capsys.readouterr().out == f"given uses code from {tmp_path / 'steps.py'}\n"
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def foreign_run(tmp_path, monkeypatch):
     return Path("given")
 
 
-MODULE = "given runs code from the module evilmod ({folder}/evilmod.py)"
+MODULE = "given uses code from the module evilmod ({folder}/evilmod.py)"
 PROGRAM = "given runs the program {folder}/evil.sh"
 NAMED = [
     ("env: {name: godot/./evil.sh}", [PROGRAM]),
@@ -118,7 +118,7 @@ NAMED = [
     ("env: {name: gymnax/CartPole-v1, curriculum: {g: 'evilmod:f'}}", [MODULE]),
     ("network: {torso: 'evilmod:Net'}", [MODULE]),
     ("callbacks: ['evilmod:f', 'evilmod:g']", [MODULE]),
-    ("callbacks: ['absent.part:f']", ["given runs code from the module absent.part"]),
+    ("callbacks: ['absent.part:f']", ["given uses code from the module absent.part"]),
     ('env: {name: "godot/a\\nb\\e[8m"}', ["given runs the program {folder}/a\\nb\\x1b[8m"]),
 ]
 
@@ -157,7 +157,7 @@ def test_commands_print_modules_and_programs_first(command, foreign_run, capsys)
     folder = Path.cwd()
     assert capsys.readouterr().out.splitlines()[:3] == [
         MODULE.format(folder=folder),
-        "given runs code from the module x.y",
+        "given uses code from the module x.y",
         PROGRAM.format(folder=folder),
     ]
 

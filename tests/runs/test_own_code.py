@@ -84,7 +84,7 @@ def test_files_are_copied_with_their_imports(trained):
     assert "name: jax/mine.py:Walk" in text
     assert "objective: mine.py:objective" in text
     original = trained.resolve() / "mine.py"
-    assert imports(trained / "run") == [f"{trained / 'run'} runs code from {original}"]
+    assert imports(trained / "run") == [f"{trained / 'run'} uses code from {original}"]
 
 
 @pytest.mark.toy
@@ -150,7 +150,7 @@ def test_a_run_is_evaluated_elsewhere_in_a_new_process(other_folder):
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, "-m", "purejaxppo.evaluate", "--run", "run", "--episodes", "2"]
     out = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
-    assert "run runs code from" in out
+    assert "run uses code from" in out
     assert "2 episodes: return" in out
 
 
