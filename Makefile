@@ -2,7 +2,7 @@
 #   make train ARGS="--seed 3"                   trains on Brax's hopper and writes a video
 #   make evaluate RUN_DIR=runs/hopper-s3         evaluates that run; make video writes another video
 #   make sweep                                   compares learning rates on CartPole
-#   make train EXTRAS=brax,gymnax,render,cuda12  the same on a GPU
+#   make train EXTRAS=brax,gymnax,render,cuda  the same on a GPU
 #   make PYTHON=/path/to/python3.12 train        uses this Python instead of the newest of 3.13, 3.12, 3.11
 
 PYTHON ?=

@@ -6,6 +6,7 @@ import pytest
 from support.runs import rejection
 
 import purejaxppo.cli.train as train_command
+from purejaxppo.config.installation import install_extra
 
 toy = pytest.mark.toy
 
@@ -29,7 +30,7 @@ BAD = [
         ["--env.name", "gymnax/Breakout-MinAtar", "--network.encoder", "cnn_nature"],
         "cnn_nature needs images of at least 36 x 36 pixels, but these are 10 x 10. Use cnn_small.",
     ),
-    (["--logging.wandb_project", "p"], "wandb is not installed. Run: pip install"),
+    (["--logging.wandb_project", "p"], f"wandb is not installed. Run: {install_extra('wandb')}"),
     (["--devices", "1000"], "devices = 1000: JAX finds only"),
 ]
 
@@ -95,6 +96,4 @@ def test_a_run_resumes_next_to_other_files_and_clobber_keeps_files_that_are_not_
 def test_the_error_of_a_missing_package_names_its_extra(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert train_command.main(["--config", "cartpole", "--run_dir", "never"]) == 2
-    assert (
-        "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'" in capsys.readouterr().err
-    )
+    assert f"gymnax is not installed. Run: {install_extra('gymnax')}" in capsys.readouterr().err

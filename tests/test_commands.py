@@ -11,6 +11,7 @@ from support.paths import ROOT
 
 from purejaxppo import __main__ as command
 from purejaxppo.config import hints
+from purejaxppo.config.installation import install_extra
 from purejaxppo.runs.command_line import command_line
 
 toy = pytest.mark.toy
@@ -212,9 +213,7 @@ def test_missing_families_are_listed_with_the_command_that_installs_them(capsys,
         message = dict(line.split(maxsplit=1) for line in lines)
         assert set(message) == {f"{family}/" for family in families.ADAPTERS}
         assert message["brax/"] == families.load("brax").about
-        assert (
-            message["gymnax/"] == "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'"
-        )
+        assert message["gymnax/"] == f"gymnax is not installed. Run: {install_extra('gymnax')}"
         assert last == "`purejaxppo list envs FAMILY` lists the tasks of a family"
 
 

@@ -16,6 +16,7 @@ import purejaxppo.cli.evaluate as evaluate_command
 import purejaxppo.cli.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.files import load_config
+from purejaxppo.config.installation import install_extra
 from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
@@ -226,9 +227,9 @@ def test_the_video_of_a_finished_run_belongs_to_its_files(finished_run, config_f
 
 def test_a_failed_video_does_not_fail_the_run(finished_run, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(train_command.video.importlib.util, "find_spec", lambda name: None)
+        patch.setattr("importlib.util.find_spec", lambda name: None)
         message = train_command.write_video(finished_run)
-    assert message == "no video: pillow is not installed. Run: pip install 'purejaxppo[render]'"
+    assert message == f"no video: pillow is not installed. Run: {install_extra('render')}"
     shutil.rmtree("run/checkpoints")
     assert (
         train_command.write_video(finished_run) == "no video: run: no checkpoint has been saved yet"

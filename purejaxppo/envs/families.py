@@ -20,6 +20,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, Literal, Protocol
 
 from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.installation import install, install_extra
 from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import BaseTask
@@ -198,8 +199,8 @@ def check_installed(name: str, family: Family) -> None:
 
 def not_installed(name: str, package: str) -> ValueError:
     """Return the error for a missing package."""
-    requirement = f"purejaxppo[{name}]" if name in ADAPTERS else package
-    return ValueError(f"{package} is not installed. Run: pip install '{requirement}'")
+    command = install_extra(name) if name in ADAPTERS else install(package)
+    return ValueError(f"{package} is not installed. Run: {command}")
 
 
 def _owner(entry_point: EntryPoint) -> str:

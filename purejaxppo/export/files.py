@@ -7,7 +7,6 @@ runs in `player.py` with only NumPy, `.onnx` in any ONNX runtime.
 
 import contextlib
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from purejaxppo import spaces
 from purejaxppo.agents import normalize
 from purejaxppo.agents.networks import convolutions
 from purejaxppo.agents.policy import Policy
+from purejaxppo.config.installation import require
 from purejaxppo.envs import registry
 from purejaxppo.envs.native import (
     NativeArray,
@@ -74,8 +74,8 @@ def check_target(path: str | Path, *, force: bool = False) -> None:
         raise ValueError(f"{path} is a folder. Give a file.")
     if path.exists() and not force:
         raise ValueError(f"{path} exists. Use --force to overwrite it.")
-    if path.suffix == ".onnx" and importlib.util.find_spec("onnx") is None:
-        raise ValueError("onnx is not installed. Run: pip install 'purejaxppo[export]'")
+    if path.suffix == ".onnx":
+        require("onnx", "export")
 
 
 def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = False) -> Written:

@@ -5,6 +5,7 @@ import threading
 
 import jax
 
+from purejaxppo.config.installation import install_extra
 from purejaxppo.parallel import awake, lapack, places, processes
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.parallel.settings import IN_RUNS, check_settings
@@ -49,7 +50,7 @@ def check_platforms(*, calls_lapack: bool = False) -> None:
             ) from error
         raise ValueError(
             f"JAX_PLATFORMS={platforms}: JAX does not find this device{why}. Unset JAX_PLATFORMS. "
-            f"For an NVIDIA GPU, run: pip install 'purejaxppo[cuda12]' (cuda13 for newer drivers)"
+            f"For an NVIDIA GPU, run: {install_extra('cuda')}"
         ) from error
 
 

@@ -1,7 +1,6 @@
 """A run from start to end: config, folder, devices, programs, training, summary."""
 
 import contextlib
-import importlib.util
 import math
 import re
 import signal
@@ -16,6 +15,7 @@ from purejaxppo import __version__
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import for_platform, load_config
 from purejaxppo.config.hints import format_number, short_path
+from purejaxppo.config.installation import require
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
@@ -155,8 +155,8 @@ def train(
 
 def check_wandb(config: Config) -> None:
     """Raise ValueError if the run logs to W&B and wandb is not installed."""
-    if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
-        raise ValueError("wandb is not installed. Run: pip install 'purejaxppo[wandb]'")
+    if config.logging.wandb_project:
+        require("wandb", extra="wandb")
 
 
 def resumed_setup(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, list[str]]:

@@ -1,10 +1,10 @@
 """Search methods of a sweep, which choose the next settings from the scores so far."""
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from purejaxppo.config.installation import require
 from purejaxppo.config.schema import TUNABLE
 from purejaxppo.runs.population import Rules
 from purejaxppo.sweep.search_space import (
@@ -72,8 +72,7 @@ class Optuna:
         Raises:
             ValueError: Optuna is not installed.
         """
-        if importlib.util.find_spec("optuna") is None:
-            raise ValueError("optuna is not installed. Run: pip install 'purejaxppo[optuna]'")
+        require("optuna", extra="optuna")
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -11,7 +11,6 @@ Otherwise, `video.charts` draws its observations. Wrappers remove their nesting 
 import base64
 import functools
 import html
-import importlib.util
 import itertools
 import math
 import subprocess
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from purejaxppo.config.installation import require
 
 VIDEO_SUFFIXES = (".mp4", ".gif", ".html")
 SLOWEST, SMOOTH = 8.0, 30.0
@@ -52,8 +53,7 @@ def check_target(path: str | Path) -> None:
     if path.suffix.lower() != ".gif":
         needed |= {"imageio_ffmpeg": "imageio-ffmpeg"}
     for module, package in needed.items():
-        if importlib.util.find_spec(module) is None:
-            raise ValueError(f"{package} is not installed. Run: pip install 'purejaxppo[render]'")
+        require(package, "render", module)
 
 
 def record(

@@ -9,6 +9,7 @@ from support.children import environment
 from support.paths import ROOT
 
 from purejaxppo.__main__ import main
+from purejaxppo.config.installation import install as install_command
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import families, registry
 
@@ -95,7 +96,7 @@ def test_a_family_of_another_package_names_its_missing_package(install):
         "maze = maze_envs:FAMILY",
         MAZE.replace("make_task", 'requires="maze_sim", package="maze-sim", make_task'),
     )
-    assert message("maze/small") == "maze-sim is not installed. Run: pip install 'maze-sim'"
+    assert message("maze/small") == f"maze-sim is not installed. Run: {install_command('maze-sim')}"
 
 
 def test_family_declarations_do_not_import_simulators():

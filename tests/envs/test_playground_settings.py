@@ -11,6 +11,7 @@ from purejaxppo import train as train_from_python
 from purejaxppo.cli import list as listing
 from purejaxppo.cli import train
 from purejaxppo.config.files import Loader, from_dict, to_yaml
+from purejaxppo.config.installation import install_extra
 from purejaxppo.envs import playground_settings
 
 pytest.importorskip("mujoco_playground")
@@ -144,7 +145,7 @@ def test_a_wrong_task_gets_a_one_sentence_error_with_the_nearest_name(capsys):
 def test_without_playground_the_error_names_the_extra(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
     message = rejection(["--config", "playground/CheetahRun"], capsys)
-    assert "pip install 'purejaxppo[playground]'" in message
+    assert install_extra("playground") in message
 
 
 def test_a_file_named_playground_takes_precedence(tmp_path, monkeypatch):

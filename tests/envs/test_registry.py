@@ -10,6 +10,7 @@ import pytest
 from support.costs import flops
 from support.stepping import KEY, begin
 
+from purejaxppo.config.installation import install_extra
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.spaces import example
@@ -56,14 +57,14 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         lambda name, *args: None if name == module else real(name, *args),
     )
     text = message(name)
-    assert text == f"{package} is not installed. Run: pip install 'purejaxppo[{extra}]'"
+    assert text == f"{package} is not installed. Run: {install_extra(extra)}"
 
 
 def test_a_second_missing_package_is_named_too(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("purejaxppo.envs.engines.unity")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "google.protobuf", None)  # its import fails
-    sentence = "google.protobuf is not installed. Run: pip install 'purejaxppo[unity]'"
+    sentence = f"google.protobuf is not installed. Run: {install_extra('unity')}"
     assert message("unity/Walker.x86_64") == sentence
 
 

@@ -1,6 +1,7 @@
 """Exported policies act like their agents, in numpy and in onnxruntime."""
 
 import dataclasses
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from purejaxppo import __version__, restore, spaces
 from purejaxppo.agents.networks import convolutions
 from purejaxppo.agents.networks.encoders import ACTIVATIONS
 from purejaxppo.agents.policy import Policy
+from purejaxppo.config.installation import install_extra
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.export import __main__ as export_command
@@ -625,9 +627,9 @@ def test_an_unavailable_cpu_is_reported_with_its_variable(monkeypatch):
 
 @pytest.mark.toy
 def test_without_onnx_the_error_names_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     export.check_target(tmp_path / "policy.npz")
-    with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[export\]'"):
+    with pytest.raises(ValueError, match=re.escape(install_extra("export"))):
         export.check_target(tmp_path / "policy.onnx")
 
 

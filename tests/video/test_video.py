@@ -16,6 +16,7 @@ import pytest
 from support import opengl as opengl_support
 from support.children import environment
 
+from purejaxppo.config.installation import install_extra
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.registry import make_task
@@ -304,6 +305,6 @@ def test_invalid_video_files_are_rejected(name, sentence, tmp_path):
 
 @pytest.mark.toy
 def test_the_error_of_missing_packages_names_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape(install_extra("render"))):
         video.check_target(tmp_path / "video.gif")

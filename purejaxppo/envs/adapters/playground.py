@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from purejaxppo.aliases import EnvState
+from purejaxppo.config.installation import install_extra
 from purejaxppo.config.plain import time_limit, whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization
@@ -136,8 +137,7 @@ def _check_warp(
         )
     if importlib.util.find_spec("warp") is None:
         raise ValueError(
-            "env.backend = warp: warp-lang is not installed. "
-            "Run: pip install 'purejaxppo[playground]'"
+            f"env.backend = warp: warp-lang is not installed. Run: {install_extra('playground')}"
         )
     if jax.default_backend() != "gpu":
         raise ValueError(

@@ -5,11 +5,11 @@ a shared file system. If a worker process dies, its group is restarted and resum
 """
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from purejaxppo.config.installation import require
 from purejaxppo.sweep.packing import Group
 
 RETRIES = 3
@@ -28,9 +28,6 @@ def launcher(name: str) -> Launcher:
     Raises:
         ValueError: its package is not installed.
     """
-    if importlib.util.find_spec(PACKAGES[name]) is None:
-        raise ValueError(
-            f"{PACKAGES[name]} is not installed. Run: pip install 'purejaxppo[{name}]'"
-        )
+    require(PACKAGES[name], extra=name)
     launch: Launcher = importlib.import_module(f"{__name__}.{name}").launch
     return launch
