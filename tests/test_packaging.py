@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -167,3 +168,31 @@ def test_make_reports_the_pythons_it_tried(tmp_path):
         "purejaxppo needs Python 3.11, 3.12 or 3.13. Not found among: absent. Install one of "
         "these, or name it with make PYTHON=/path/to/python3.13"
     )
+
+
+def test_the_site_takes_its_addresses_from_the_project_file(tmp_path):
+    hook = runpy.run_path(str(ROOT / "docs" / "addresses.py"))["on_config"]
+    project = tmp_path / "pyproject.toml"
+    empty = {"site_url": None, "repo_url": None}
+    project.write_text("[project]\n")
+    assert hook(dict(empty), project) == empty
+    project.write_text(
+        "[project]\nurls = {Repository = 'https://code.org/x', Documentation = 'https://x.org'}\n"
+    )
+    addresses = {"site_url": "https://x.org", "repo_url": "https://code.org/x"}
+    assert hook(dict(empty), project) == addresses
+
+
+def test_the_container_copies_every_file_that_the_package_is_built_from():
+    copied = re.findall(r"^COPY (.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    files = " ".join(copied).split()
+    kept = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert sorted(files) == sorted(kept)
+    assert {"pyproject.toml", "README.md", "LICENSE", "purejaxppo", "configs"} <= set(files)
+
+
+def test_continuous_integration_tests_every_python_that_the_package_supports():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    supported = re.findall(r":: (3\.\d+)", " ".join(project["classifiers"]))
+    assert workflow["jobs"]["tests"]["strategy"]["matrix"]["python"] == supported
