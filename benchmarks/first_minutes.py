@@ -3,8 +3,8 @@
 Trainings alternate, one at a time, seed by seed: this library with the config, Brax's PPO with the
 sizes of the config, and Brax's PPO with the sizes of its notebook. Seconds are those of training,
 without compilation and evaluation; every point is a mean over episodes of the deterministic policy.
-Rows go to benchmarks/results/first_minutes.jsonl, plots to docs/pictures/: first_minutes.png, and
-first_minutes.gif, with the first seed of this library after 0, 20 and `--seconds` seconds.
+Rows go to benchmarks/results/first_minutes.jsonl. docs/pictures/first_minutes.gif shows the first
+seed of this library after 0, 20 and `--seconds` seconds; docs/learning_curves.py joins both.
 """
 
 import argparse
@@ -57,8 +57,6 @@ def compare(args: argparse.Namespace, script: str) -> None:
             row = {"config": config, "contender": contender, "seed": seed, "curve": curve}
             harness.keep(args, [row], "config", "contender", "seed")
             print(f"{contender} seed {seed}: {mean:,.0f} after {seconds:.0f} s, {steps:,.0f} steps")
-        if not args.toy:
-            draw_curves([row for row in harness.read_rows(path) if row["config"] == config])
         if agents.is_file() and not args.toy:
             draw_video(agents)
 
@@ -161,30 +159,6 @@ def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> lis
         )
     compiling = max(0.0, walls[1][1] - statistics.median(later_intervals()))
     return [[float(n), max(0.0, wall - compiling), mean] for n, wall, mean in walls]
-
-
-def draw_curves(rows: list[dict[str, Any]]) -> None:
-    """Plot returns over seconds: thin lines for seeds, thick ones for means."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for contender, about in CONTENDERS.items():
-        curves = [np.array(row["curve"]) for row in rows if row["contender"] == contender]
-        if not curves:
-            continue
-        grid = np.linspace(max(c[0, 1] for c in curves), min(c[-1, 1] for c in curves), 200)
-        mean = np.mean([np.interp(grid, curve[:, 1], curve[:, 2]) for curve in curves], 0)
-        label = f"{about}, {len(curves)} seed{'s' if len(curves) > 1 else ''}"
-        (line,) = axes.plot(grid, mean, linewidth=2, label=label)
-        for curve in curves:
-            axes.plot(curve[:, 1], curve[:, 2], color=line.get_color(), alpha=0.3, linewidth=0.9)
-    axes.set_xlabel("seconds of training, two CPU cores")
-    axes.set_ylabel("return")
-    axes.legend(fontsize=8)
-    harness.axes_style(axes)
-    figure.savefig(harness.PICTURES / "first_minutes.png", dpi=100)
 
 
 def draw_video(agents: Path) -> None:

@@ -1,8 +1,9 @@
-"""Draw docs/pictures/learning.png from benchmarks/results/learning.jsonl.
+"""Draw docs/pictures/ant.gif and learning_*.png from benchmarks/results/.
 
     python docs/learning_curves.py
 
-A panel per config: the evaluations of every seed, their mean, and published returns as lines.
+ant.gif joins the video first_minutes.gif and the returns in first_minutes.jsonl. A learning_*.png
+has a panel per config: evaluations of every seed, their mean, and published returns as lines.
 """
 
 import math
@@ -16,56 +17,116 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import make_results as results
 
-PICTURE = results.ROOT / "docs" / "pictures" / "learning.png"
-COLUMNS = 4
+PICTURES = results.ROOT / "docs" / "pictures"
+COLUMNS = 3
+DPI = 100
+FAMILIES = ("brax", "envpool", "gymnax", "pgx", "playground")
+"""Families with an image; the image `other` has the rest."""
+CONTENDERS = {
+    "ours": ("purejaxppo", "tab:blue"),
+    "brax": ("Brax's PPO, same batch sizes", "tab:orange"),
+}
 
 
-def draw(rows: results.Rows) -> None:
-    """Write the image."""
+def new_axes(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    """Return a figure of a size in pixels, and its axes, an array [rows, columns]."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    panels = list(results.group(rows, "config", "flags").values())
-    height = math.ceil(len(panels) / COLUMNS)
-    figure, axes = pyplot.subplots(
-        height, COLUMNS, figsize=(3.4 * COLUMNS, 2.5 * height), squeeze=False, layout="constrained"
-    )
-    for axis, runs in zip(axes.flat, panels, strict=False):
-        panel(axis, sorted(runs, key=lambda run: run["seed"]))
-    for axis in axes.flat[len(panels) :]:
-        axis.set_visible(False)
-    figure.savefig(PICTURE, dpi=80)
+    size = width / DPI, height / DPI
+    return pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+
+
+def draw_learning(rows: results.Rows) -> None:
+    """Write an image per group of simulators."""
+    for row in rows:
+        family = results.env_name(row["config"]).partition("/")[0]
+        row["family"] = family if family in FAMILIES else "other"
+    for (family,), trained in results.group(rows, "family").items():
+        panels = sorted(
+            results.group(trained, "config", "flags").values(), key=lambda runs: runs[0]["config"]
+        )
+        height = math.ceil(len(panels) / COLUMNS)
+        figure, axes = new_axes(height, COLUMNS, 930, 230 * height)
+        for axis, runs in zip(axes.flat, panels, strict=False):
+            panel(axis, sorted(runs, key=lambda run: run["seed"]))
+        for axis in axes.flat[len(panels) :]:
+            axis.set_visible(False)
+        figure.savefig(PICTURES / f"learning_{family}.png", dpi=DPI)
 
 
 def panel(axis: Any, runs: results.Rows) -> None:
     """Draw one config: seeds thin, the mean of several seeds thick, published returns dashed."""
-    curves = [np.array(run["curve"]) for run in runs]
-    steps = [curve[:, 0] / 1e6 for curve in curves]
-    returns = [curve[:, 2] for curve in curves]
-    several = len(runs) > 1
-    for x, y in zip(steps, returns, strict=True):
-        axis.plot(x, y, color="tab:blue", alpha=0.35 if several else 1.0, linewidth=0.9)
-    if several:
-        grid = np.linspace(max(x[0] for x in steps), min(x[-1] for x in steps), 100)
-        mean = np.mean([np.interp(grid, *xy) for xy in zip(steps, returns, strict=True)], 0)
-        axis.plot(grid, mean, color="tab:blue", linewidth=2)
+    curves = [np.array(run["curve"])[:, [0, 2]] / [1e6, 1] for run in runs]
+    draw_seeds(axis, curves, "tab:blue")
     numbers = results.PUBLISHED["numbers"].get(runs[0]["config"], {})
     for (library, (number, _)), colour in zip(
         numbers.items(), ("tab:orange", "tab:green"), strict=False
     ):
         value = results.leading(number)
-        axis.axhline(value, color=colour, linestyle="--", linewidth=1, label=library)
+        axis.axhline(value, color=colour, linestyle="--", linewidth=1.2, label=library)
     if numbers:
-        axis.legend(fontsize=7, loc="best", framealpha=0.6)
-    seeds = f"{len(runs)} seeds" if several else "1 seed"
-    flags = " with flags" if runs[0]["flags"] else ""
-    axis.set_title(f"{Path(runs[0]['config']).stem}{flags}, {seeds}", fontsize=9)
-    axis.set_xlabel("million steps", fontsize=7)
-    axis.tick_params(labelsize=7)
+        axis.legend(fontsize=8, loc="best", framealpha=0.6)
+    seeds = f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
+    flags = " *" if runs[0]["flags"] else ""
+    axis.set_title(f"{Path(runs[0]['config']).stem}{flags}, {seeds}", fontsize=10)
+    axis.set_xlabel("million steps", fontsize=9)
+    axis.tick_params(labelsize=9)
     axis.grid(alpha=0.25)
 
 
+def draw_seeds(axis: Any, curves: list[np.ndarray], colour: str, label: str = "") -> None:
+    """Draw seeds as thin lines, and the mean of several seeds as a thick one.
+
+    Args:
+        axis: the axes.
+        curves: float [points, 2] of each seed.
+        colour: colour of all lines.
+        label: label of the mean.
+    """
+    several = len(curves) > 1
+    for curve in curves:
+        alpha = 0.4 if several else 1.0
+        axis.plot(*curve.T, color=colour, alpha=alpha, linewidth=1)
+    if several:
+        low, high = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
+        grid = np.linspace(low, high, 200)
+        mean = np.mean([np.interp(grid, *curve.T) for curve in curves], 0)
+        axis.plot(grid, mean, color=colour, linewidth=2.2, label=label)
+
+
+def draw_ant(rows: results.Rows) -> None:
+    """Write the video of the ant above its returns over seconds."""
+    from PIL import Image, ImageSequence
+
+    with Image.open(PICTURES / "first_minutes.gif") as video:
+        shown = [frame.convert("RGB") for frame in ImageSequence.Iterator(video)]
+        duration = video.info["duration"]
+    width, height = shown[0].size
+    figure, ((axis,),) = new_axes(1, 1, width, 300)
+    for contender, (name, colour) in CONTENDERS.items():
+        curves = [np.array(x["curve"])[:, 1:] for x in rows if x["contender"] == contender]
+        draw_seeds(axis, curves, colour, f"{name} (mean of {len(curves)} seeds)")
+    axis.set_xlim(0, 120)
+    axis.set_xlabel("seconds of training on two CPU cores", fontsize=11)
+    axis.set_ylabel("return of Brax's ant", fontsize=11)
+    axis.tick_params(labelsize=10)
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=10, loc="upper left")
+    figure.canvas.draw()
+    curve = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
+    frames = [Image.new("RGB", (width, height + curve.height)) for _ in shown]
+    for frame, top in zip(frames, shown, strict=True):
+        frame.paste(top, (0, 0))
+        frame.paste(curve, (0, height))
+    palette = frames[0].quantize(64)
+    first, *rest = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
+    path = PICTURES / "ant.gif"
+    first.save(path, save_all=True, append_images=rest, duration=duration, loop=0, optimize=True)
+
+
 if __name__ == "__main__":
-    draw(results.read("learning"))
+    draw_ant(results.read("first_minutes"))
+    draw_learning(results.read("learning"))

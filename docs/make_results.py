@@ -24,7 +24,7 @@ from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "results"
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("results", "policies")]
+PAGES = [ROOT / f"{name}.md" for name in ("docs/results", "docs/results_details", "docs/policies")]
 CONFIGS = ROOT / "configs"
 PUBLISHED, TABLES = (
     yaml.safe_load((ROOT / "docs" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -42,6 +42,8 @@ NAMES = {
     "rows": "our client, plain loop",
 }
 """Contenders without a description in their rows."""
+DEVICES = {"Intel(R) Xeon(R) Processor": "Intel Xeon", "NVIDIA H100 80GB HBM3": "NVIDIA H100"}
+"""Short names of processors."""
 Row = dict[str, Any]
 Rows = list[Row]
 
@@ -102,7 +104,7 @@ def complete(row: Row) -> Row:
         row["count"] = len(row["rounds"])
     row["value"] = row.get("steps_per_second", row.get("value"))
     if "cores" in row:
-        row["where"] = f"{row['cores']} x {row['device']}"
+        row["where"] = f"{row['cores']} x {DEVICES.get(row['device'], row['device'])}"
     return row | {"sizes_text": pairs(row.get("sizes", {}))}
 
 
@@ -162,7 +164,7 @@ def training_row(seeds: Rows) -> Row:
         first
         | means
         | {
-            "label": f"`{first['config']}`" + (f" `{first['flags']}`" if first["flags"] else ""),
+            "label": label(first["config"], flagged=first["flags"] != ""),
             "seeds": len(seeds),
             "last": mean_std(lasts(seeds)),
             "success": "" if None in rates else f" (success {statistics.mean(rates):.1%})",
@@ -175,15 +177,67 @@ def training_row(seeds: Rows) -> Row:
     )
 
 
+def label(config: str, *, flagged: bool = False) -> str:
+    """Format the name of a config, with a footnote for flags."""
+    name = Path(config).stem
+    return f"`{name}`[^flags-{slug(name)}]" if flagged else f"`{name}`"
+
+
+def flags() -> list[str]:
+    """Write a footnote per training with flags."""
+    rows = {seeds[0]["config"]: seeds[0]["flags"] for seeds in trainings() if seeds[0]["flags"]}
+    return ["", *(f"[^flags-{slug(Path(x).stem)}]: With `{y}`." for x, y in rows.items()), ""]
+
+
 def published(config: str) -> str:
-    """Format the published numbers of a config."""
+    """Format the published numbers of a config, with footnotes for their sources."""
     numbers = PUBLISHED["numbers"].get(config, {})
-    return "<br>".join(f"{x} ({who}, {what})" for who, (x, what) in numbers.items())
+    return "<br>".join(f"{x}[^{slug(who)}] ({what})" for who, (x, what) in numbers.items())
 
 
-def sources() -> list[str]:
-    """List the kind of number that each library publishes."""
-    return ["", *(f"* {who}: {kind}." for who, kind in PUBLISHED["sources"].items()), ""]
+def slug(library: str) -> str:
+    """Return the name of the footnote about a library's numbers."""
+    return re.sub(r"\W+", "-", library.lower()).strip("-")
+
+
+def sources(configs: Iterable[str] | None = None) -> list[str]:
+    """Write a footnote per library about the kind of number that it publishes.
+
+    Args:
+        configs: the configs whose libraries are needed; by default all.
+    """
+    numbers = PUBLISHED["numbers"]
+    needed = {who for config in configs or numbers for who in numbers.get(config, ())}
+    kinds = {who: kind for who, kind in PUBLISHED["sources"].items() if who in needed}
+    return ["", *(f"[^{slug(who)}]: {who}: {kind}." for who, kind in kinds.items()), ""]
+
+
+def chosen_sources() -> list[str]:
+    """Write the footnotes of the table `chosen`."""
+    return sources(PUBLISHED["chosen"])
+
+
+def chosen() -> Rows:
+    """Return the rows of the first page, of several seeds without flags."""
+    rows = {row["config"]: row for row in several_seeds() if not row["flags"]}
+    lines = [rows[config] for config in PUBLISHED["chosen"]]
+    return [row | {"published": row["published"].replace("<br>", ", ")} for row in lines]
+
+
+def speed() -> Rows:
+    """Return the steps per second of this library and of another one, for the first page."""
+    rows = []
+    for what, entry in PUBLISHED["speed"].items():
+        found = {
+            row.get("contender", row.get("name")): row
+            for row in read(entry["rows"])
+            if all(row.get(key) == value for key, value in entry["where"].items())
+        }
+        first, other = (complete(found[name] | {"sizes": {}}) for name in entry["compare"])
+        ratio = first["value"] / other["value"]
+        peer = {"what": what, "peer": entry["peer"], "peer_value": other["value"], "ratio": ratio}
+        rows.append(first | peer | {"anchor": entry["see"]})
+    return rows
 
 
 def remarks() -> list[str]:
@@ -264,7 +318,19 @@ def leading(number: float | str) -> float:
 
 
 def suites() -> list[str]:
-    """Tabulate interquartile means of last returns, scaled to random = 0, highest published = 1."""
+    """Tabulate the scores of tasks and suites."""
+    return markdown(["task", "runs", "interquartile mean"], suite_scores())
+
+
+def suite_means() -> list[str]:
+    """Tabulate the scores of suites."""
+    rows = [row for row in suite_scores() if row[0].startswith("**")]
+    return markdown(["suite", "runs", "interquartile mean"], rows)
+
+
+@functools.cache
+def suite_scores() -> list[list[Any]]:
+    """Return interquartile means of last returns, scaled to random = 0, highest published = 1."""
     random = {row["config"]: row["return_mean"] for row in read("random_returns")}
     seeds = {rows[0]["config"]: rows for rows in trainings() if not rows[0]["flags"]}
     cells = []
@@ -272,14 +338,14 @@ def suites() -> list[str]:
         scores = {}
         for config in configs:
             low, (high, who) = random[config], highest(config)
-            name = f"`{config}`: 0 is {low:,.1f}, 1 is {high:,.1f} ({who})"
+            name = f"{label(config)}: 0 is {low:,.1f}, 1 is {high:,.1f} ({who})"
             scores[name] = [(np.array(lasts(seeds[config])) - low) / (high - low)]
         scores[f"**{suite}**, {len(configs)} tasks"] = [runs for (runs,) in scores.values()]
         for name, tasks in scores.items():
             middle, low, high = interval(tasks)
             runs = sum(map(len, tasks))
             cells.append([name, runs, f"{middle:.2f} ({low:.2f} to {high:.2f})"])
-    return markdown(["task", "runs", "interquartile mean"], cells)
+    return cells
 
 
 def hopper_minute() -> Rows:
@@ -428,13 +494,28 @@ def versions() -> list[str]:
     return ["", f"Versions: {pairs(read('learning')[-1]['versions'])}.", ""]
 
 
-TEXTS = {x.__name__: x for x in (versions, sources, remarks, suites, anatomy, ablations)}
+TEXTS = {
+    x.__name__: x
+    for x in (
+        versions,
+        sources,
+        chosen_sources,
+        flags,
+        remarks,
+        suites,
+        suite_means,
+        anatomy,
+        ablations,
+    )
+}
 """Name of a block -> function that makes its lines."""
 PREPARED = {
     x.__name__: x
     for x in (
         several_seeds,
         one_seed,
+        chosen,
+        speed,
         hopper_minute,
         first_minutes,
         host,
@@ -448,12 +529,18 @@ PREPARED = {
 """Name in docs/tables.yaml -> function that prepares the rows of a table."""
 
 
+def unbroken(line: str) -> str:
+    """Return a row of a table in which "1.2 ± 3.4", "5 M" and "2 x CPU" are not broken."""
+    return re.sub(r"(?<=\d) (?=[±Mx])|(?<=±) |(?<=\d x) ", "\u00a0", line)
+
+
 def filled(page: str) -> str:
     """Return a page with new blocks."""
 
     def block(match: re.Match[str]) -> str:
         name = match[1]
         lines = TEXTS[name]() if name in TEXTS else tables(name)
+        lines = [unbroken(line) if line.startswith("|") else line for line in lines]
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines).strip())
         return f"<!-- {name} -->\n\n{text}\n\n<!-- end -->"
 

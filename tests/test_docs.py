@@ -91,7 +91,9 @@ def test_every_page_is_in_the_navigation():
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/api.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/index.md", "docs/quickstart.md", "docs/api.md"]
+)
 def test_public_names_in_examples_exist(name):
     blocks = re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
     assert blocks

@@ -102,11 +102,11 @@ def test_several_seeds_have_a_spread_and_one_seed_has_none(script, replace_rows)
         ]
     )
     *_, several, _ = script.tables("several_seeds")
-    assert several.startswith("| `cartpole.yaml` | 2 | 101.0 ± 1.4 | 100.0, 102.0 | 305.0 ± 7.1 |")
+    assert several.startswith("| `cartpole` | 2 | 101.0 ± 1.4 | 100.0, 102.0 | 305.0 ± 7.1 |")
     *_, single, _ = script.tables("one_seed")
     assert single == (
-        "| `minatar_freeway.yaml` | 51.2 | 52.0 | 58 (gymnax-blines, 10 M steps) "
-        "| 2.00 M | 10 | 20 | 2 x CPU |"
+        "| `minatar_freeway` | 51.2 | 52.0 | 58[^gymnax-blines] (10 M steps) "
+        "| 2.00 M | 10 (20) | 2 x CPU |"
     )
     assert script.remarks()[1].startswith("* Freeway reaches 51 after")
 
@@ -195,3 +195,24 @@ def test_ablations_name_shared_flags_once_and_report_saturation(script, replace_
     assert len(saturated) == 1 and lines.index(saturated[0]) < lines.index(
         "**Start**, `cartpole.yaml`, 100 k steps, 2 seeds:"
     )
+
+
+def test_every_footnote_of_a_page_has_one_definition_and_is_used(script):
+    for path in script.PAGES:
+        text = path.read_text(encoding="utf-8")
+        defined = re.findall(r"^\[\^([\w-]+)\]: ", text, re.MULTILINE)
+        used = re.findall(r"\[\^([\w-]+)\](?!: )", text)
+        assert len(defined) == len(set(defined))
+        assert set(defined) == set(used)
+
+
+def test_speeds_of_the_first_page_are_those_of_both_contenders(script, monkeypatch, replace_rows):
+    entry = {"rows": "throughput", "where": {"task": "a"}, "compare": ["ours", "brax"]}
+    speed = {"hopper": {**entry, "peer": "Brax", "see": "speed"}}
+    monkeypatch.setattr(script, "PUBLISHED", {"speed": speed})
+    rows = [("a", "ours", 30), ("a", "brax", 20), ("b", "ours", 50), ("b", "brax", 10)]
+    names = "task", "contender", "steps_per_second"
+    replace_rows(throughput=[dict(zip(names, row, strict=True)) | DEVICE for row in rows])
+    *_, line, _ = script.tables("speed")
+    link = "[hopper](results_details.md#speed)"
+    assert line == f"| {link} | 30 | Brax | 20 | 1.50 | 2 x CPU |"

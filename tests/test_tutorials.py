@@ -17,7 +17,7 @@ from purejaxppo.cli import train
 ENVIRONMENT = "docs/tutorial_own_environment.md"
 NETWORK = "docs/tutorial_own_network_and_loss.md"
 ROBOT = "docs/tutorial_robot_to_onnx.md"
-PAGES = ("README.md", "docs/index.md", ENVIRONMENT, NETWORK, ROBOT)
+PAGES = ("README.md", "docs/index.md", "docs/quickstart.md", ENVIRONMENT, NETWORK, ROBOT)
 
 
 def blocks(page):
