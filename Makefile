@@ -11,6 +11,7 @@ CONFIG ?= hopper.yaml
 RUN_DIR ?= runs/$(basename $(notdir $(CONFIG)))-s0
 VIDEO ?= $(or $(FILM),video.mp4)
 ARGS ?=
+RUNS ?= runs/evidence
 WORKERS ?= 2
 EXTRAS ?= brax,gymnax,render
 JAX_WORLD = craftax,jaxmarl,jumanji,pgx,xminigrid
@@ -27,7 +28,7 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate video film sweep check test test-all test-apart test-wheel golden mpirun godot gpu-compiler lint format types layers docs lock clean
+.PHONY: train evaluate video film sweep zoo check test test-all test-apart test-wheel golden mpirun godot gpu-compiler lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
@@ -41,6 +42,10 @@ video: $(for_train)
 
 # The name of `make video` before version 0.3, kept until 0.4.
 film: video
+
+# Writes a folder of trained agents, zoo/, from the run folders that benchmarks/learning.py --runs RUNS made.
+zoo: $(for_test)
+	$(RUN) benchmarks/zoo.py --runs $(RUNS) $(ARGS)
 
 sweep: $(for_train)
 	$(RUN) -m purejaxppo.sweep --config cartpole.yaml --num_seeds 4 \

@@ -10,7 +10,8 @@ trains two seeds in parallel, each on one core, and their rows record one core. 
 benchmarks/results/learning.jsonl, and replace those of the same seed, and those of the same config
 and flags with other settings or on other cores. `--random_returns` stores returns of uniformly
 random actions instead, in random_returns.jsonl; `--first_minutes` compares with Brax's PPO by
-seconds (first_minutes.py).
+seconds (first_minutes.py). `--runs FOLDER` keeps the run folders, each with its row in row.json,
+for zoo.py.
 """
 
 import argparse
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument(
         "--side_by_side", type=int, default=0, help="parallel seeds, each on one core"
     )
+    parser.add_argument("--runs", type=Path, help="keep the run folders in this folder")
     parser.add_argument(
         "--random_returns", action="store_true", help="store returns of random actions"
     )
@@ -88,7 +90,7 @@ def train_all(args: argparse.Namespace) -> None:
         def train(config: str, seed: int) -> dict[str, Any]:
             own = cores.get()
             try:
-                return run(config, seed, args.episodes, flags, Path(folder), own)
+                return run(config, seed, args.episodes, flags, args.runs or Path(folder), own)
             finally:
                 cores.put(own)
 
@@ -96,7 +98,12 @@ def train_all(args: argparse.Namespace) -> None:
         runs = [pool.submit(train, config, seed) for config in args.configs for seed in seeds]
         try:
             for done in as_completed(runs):
-                keep(args, done.result())
+                row = done.result()
+                keep(args, row)
+                if args.runs:
+                    (complete,) = harness.complete([row])
+                    path = args.runs / run_name(row["config"], row["seed"]) / "row.json"
+                    path.write_text(json.dumps(complete, sort_keys=True) + "\n", encoding="utf-8")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -121,7 +128,7 @@ def run(
     config: str, seed: int, episodes: int, flags: list[str], folder: Path, cores: list[int]
 ) -> dict[str, Any]:
     """Train one seed of one config, and return its curve, times and final score."""
-    run_dir = folder / f"{Path(config).stem}-s{seed}"
+    run_dir = folder / run_name(config, seed)
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
     started = time.perf_counter()
     harness.call(on_cores(cores, [*command, *flags, "--run_dir", str(run_dir)]))
@@ -148,6 +155,11 @@ def run(
         **({"cores": len(cores)} if cores else {}),
         "settings": settings(config),
     }
+
+
+def run_name(config: str, seed: int) -> str:
+    """Return the name of a run folder."""
+    return f"{Path(config).stem}-s{seed}"
 
 
 def settings(config: str) -> str:

@@ -5,11 +5,13 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from support.children import environment
 from support.paths import ROOT
 
 from purejaxppo.cli import train
+from purejaxppo.export import player
 
 FOLDER = ROOT / "benchmarks"
 RESULTS = FOLDER / "results"
@@ -109,6 +111,49 @@ def run(script, *flags, **variables):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+
+
+@pytest.mark.toy
+def test_a_card_lists_the_returns_of_all_seeds(monkeypatch):
+    zoo = load("zoo", monkeypatch)
+    shared = {
+        **{"config": "cartpole.yaml", "flags": "--ppo.gamma 0.9", "episodes": 100, "cores": 2},
+        **{"return_std": 5.25, "env_steps": 1_000_000, "device": "CPU", "date": "2026-01-01"},
+        **{"versions": {"jax": "0.10.2"}, "commit": "abc"},
+    }
+    rows = [
+        {**shared, "seed": seed, "return_mean": mean, "last_return_mean": mean - 100}
+        for seed, mean in ((1, 300.0), (0, 200.0))
+    ]
+    text = zoo.card("gymnax/CartPole-v1", rows[0], rows, has_video=False)
+    assert "(seed 1), mean ± standard deviation over 100 episodes | 300.0 ± 5.2 |" in text
+    # (300 - 200) / sqrt(2) = 70.7
+    assert "over 2 seeds (best checkpoints) | 250.0 ± 70.7 |" in text
+    assert "last checkpoints | 150.0 ± 70.7 |" in text
+    assert text.index("| seed 0 | 200.0 |") < text.index("| seed 1 | 300.0 |")
+    assert "`purejaxppo train --config cartpole.yaml --seed 1 --ppo.gamma 0.9`" in text
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("processes")
+def test_the_best_seed_of_kept_runs_becomes_an_entry_of_the_zoo(tmp_path):
+    runs, folder = tmp_path / "runs", tmp_path / "zoo"
+    rows = run("learning", "--runs", str(runs))
+    command = [sys.executable, FOLDER / "zoo.py", "--runs", runs, "--to", folder, "--no_video"]
+    subprocess.run(command, check=True, env=environment())
+    entry = folder / "cartpole"
+    kept = json.loads((entry / "row.json").read_text())
+    assert kept["return_mean"] == rows[0]["return_mean"]
+    assert f"| seed 0 | {kept['return_mean']:.1f} |" in (entry / "README.md").read_text()
+    assert (entry / "policy.onnx").is_file()
+    action, carry = player.load(entry / "policy.npz")(np.zeros((1, 4), np.float32))
+    assert action.shape == (1,)
+    command[command.index(runs)] = tmp_path
+    refused = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment()
+    )
+    assert refused.returncode == 2 and "no runs with row.json" in refused.stderr
 
 
 @pytest.mark.full
