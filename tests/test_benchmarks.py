@@ -147,7 +147,7 @@ def test_the_best_seed_of_kept_runs_becomes_an_entry_of_the_zoo(tmp_path):
     assert kept["return_mean"] == rows[0]["return_mean"]
     assert f"| seed 0 | {kept['return_mean']:.1f} |" in (entry / "README.md").read_text()
     assert (entry / "policy.onnx").is_file()
-    action, carry = player.load(entry / "policy.npz")(np.zeros((1, 4), np.float32))
+    action, _ = player.load(entry / "policy.npz")(np.zeros((1, 4), np.float32))
     assert action.shape == (1,)
     command[command.index(runs)] = tmp_path
     refused = subprocess.run(
