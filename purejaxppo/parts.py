@@ -1,7 +1,7 @@
 """Build the parts of a training run from its config: environments, networks, estimators."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -129,8 +129,10 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
 def with_env(config: Config, env: Any) -> Config:
     """Return the config with another environment, an object or a name, without options.
 
-    None does not change the config.
+    A mapping changes settings of the section `env`. None does not change the config.
     """
+    if isinstance(env, Mapping):
+        return config.replace(env=env)
     return config if env is None else replace(config, env=replace(config.env, name=env, options={}))
 
 

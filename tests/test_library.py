@@ -14,9 +14,10 @@ from support.own_code import Walk
 from support.paths import ROOT
 from support.runs import assert_same_bits, final_state
 
-from purejaxppo import Agent, Callback, Config, load, load_config, train
+from purejaxppo import Agent, Callback, Config, evaluate, load, load_config, train, video
 from purejaxppo.config import hints
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.parts import with_env
 from purejaxppo.runs.callbacks import CallbackContext, CallbackError, call, make_callbacks
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.loggers import CsvLogger
@@ -319,6 +320,9 @@ def test_a_callback_of_many_agents_writes_each_number_to_its_agent():
     [
         ({"ppo.gama": 0.9}, r"ppo.gama: unknown key. Did you mean ppo.gamma"),
         ({"gamma": 0.9}, "gamma: unknown key. Use ppo.gamma = 0.9"),
+        ({"ppo": {"gama": 0.9}}, r"ppo\.gama: unknown key. Did you mean ppo\.gamma"),
+        ({"ppoo": {"gamma": 0.9}}, r"ppoo: unknown key. Did you mean ppo\?"),
+        ({"env": {"options": 3}}, r"env\.options = 3: must be a mapping"),
         ({"ppo.gamma": 2.0}, r"ppo.gamma = 2.0"),
         ({"ppo.num_epochs": 1.5}, "ppo.num_epochs"),
         ({"ppo.gamma": "high"}, "ppo.gamma"),
@@ -342,6 +346,113 @@ def test_replace_returns_a_new_config_and_keeps_the_first():
     assert (second.seed, second.ppo.gamma, second.network.hidden) == (3, 0.9, (8,))
     assert (first.seed, first.ppo.gamma) == (0, 0.99)
     assert second.replace(seed=0, **{"ppo.gamma": 0.99, "network.hidden": [64, 64]}) == first
+
+
+@pytest.mark.toy
+def test_nested_settings_change_only_what_they_name():
+    base = load_config("cartpole.yaml")
+    dotted = {"ppo.gamma": 0.9, "network.hidden": [8], "env.options": {"length": 3}}
+    nested = {"ppo": {"gamma": 0.9}, "network": {"hidden": [8]}, "env": {"options": {"length": 3}}}
+    expected = base.replace(**dotted)
+    assert expected.ppo.learning_rate == base.ppo.learning_rate != Config().ppo.learning_rate
+    assert base.replace(**nested) == expected
+    assert load_config("cartpole.yaml", nested) == expected
+    assert load_config("cartpole.yaml", **nested) == expected
+    assert load_config("cartpole.yaml", dotted, seed=3) == expected.replace(seed=3)
+    assert base.replace(ppo=expected.ppo).ppo == expected.ppo
+    assert with_env(base, {"num_envs": 64}) == base.replace(**{"env.num_envs": 64})
+
+
+@pytest.mark.toy
+def test_a_config_is_built_from_nested_mappings():
+    config = Config(env={"name": "dummy/constant", "options.size": 3}, ppo={"gamma": 0.9}, seed=1)
+    assert config == Config().replace(
+        seed=1, **{"env.name": "dummy/constant", "env.options": {"size": 3}, "ppo.gamma": 0.9}
+    )
+    with pytest.raises(ValueError, match=r"^ppo\.gama: unknown key. Did you mean ppo\.gamma"):
+        Config(ppo={"gama": 0.9})
+    with pytest.raises(ValueError, match=r"^ppo: must be a section of keys, not a whole number"):
+        Config(ppo=3)
+
+
+def test_the_metrics_of_a_run_are_a_dict_with_a_short_repr_and_a_data_frame(trained):
+    metrics = trained.metrics
+    assert isinstance(metrics, dict)
+    assert repr(metrics).startswith(
+        f"<4 rows of {len(metrics)} metrics: member, seed, global_step, "
+    )
+    with pytest.raises(
+        KeyError, match=r"eval/returnmean: unknown.*Did you mean 'eval/return_mean'"
+    ):
+        _ = metrics["eval/returnmean"]
+    frame = metrics.to_pandas()
+    assert list(frame.columns) == list(metrics)
+    np.testing.assert_array_equal(frame["eval/return_mean"], metrics["eval/return_mean"])
+
+
+def test_a_data_frame_without_pandas_gets_a_one_sentence_error(trained, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ValueError, match=r"^pandas is not installed. Run: pip install pandas$"):
+        trained.metrics.to_pandas()
+
+
+def test_a_run_has_a_score_checkpoints_and_members(trained):
+    assert trained.score == np.nanmax(trained.metrics["eval/return_mean"])
+    assert trained.checkpoints == [52, 104]
+    assert trained.members == (trained.config,)
+
+
+def test_a_plot_shows_the_values_of_metrics(trained):
+    (axes,) = trained.plot().axes
+    curves = {line.get_label(): line.get_xydata() for line in axes.lines}
+    metrics = trained.metrics
+    returns = np.stack([metrics["global_step"], metrics["eval/return_mean"]], 1)
+    expected = returns[np.isfinite(returns[:, 1])]
+    np.testing.assert_array_equal(curves["evaluation (deterministic policy)"], expected)
+    assert axes.get_legend() is not None
+    figure = trained.plot("losses/entropy", label="first")
+    assert trained.plot("losses/entropy", axes=figure.axes[0], label="again") is figure
+    first, again = figure.axes[0].lines
+    np.testing.assert_array_equal(first.get_ydata(), metrics["losses/entropy"])
+    assert [first.get_label(), again.get_label()] == ["first", "again"]
+    assert first.get_color() != again.get_color()
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"losses/entropie: .* Did you mean 'losses/entropy'"):
+        trained.plot("losses/entropie")
+
+
+def test_a_plot_does_not_change_the_back_end_of_matplotlib(trained):
+    code = (
+        "import sys, matplotlib; from purejaxppo.runs.curves import new_figure, png\n"
+        "before = matplotlib.rcParams._get_backend_or_none()\n"
+        "png(new_figure(1, 1)); assert 'matplotlib.pyplot' not in sys.modules\n"
+        "assert matplotlib.rcParams._get_backend_or_none() == before, before"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "svg"}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+
+
+def test_a_notebook_shows_the_curve_and_the_score_of_a_run(trained, monkeypatch):
+    text = trained._repr_html_()
+    assert "jax/object of" in text and f"best evaluation {trained.score:.3f}" in text
+    assert '<img width="560" src="data:image/png;base64,iVBOR' in text
+    monkeypatch.setattr(type(trained), "_rows", lambda self: [])
+    assert "no episode has ended" in trained._repr_html_()
+
+
+def test_a_video_is_written_from_a_run_and_an_agent(trained, folder):
+    assert video(trained, "run.gif") == Path("run.gif")
+    video(trained.last, str(folder / "last.gif"), seed=1, deterministic=False)
+    assert all((folder / name).read_bytes()[:4] == b"GIF8" for name in ("run.gif", "last.gif"))
+    with pytest.raises(ValueError, match=r"^run\.avi: a video file must end in"):
+        video(trained, "run.avi")
+
+
+def test_functions_of_an_agent_take_a_run(trained):
+    first, second = evaluate(trained, 3), evaluate(trained.best, 3)
+    np.testing.assert_array_equal(first.returns, second.returns)
+    with pytest.raises(ValueError, match=r"^'run' is a path\. Pass purejaxppo\.load\(path\)"):
+        evaluate("run")
 
 
 @pytest.mark.toy

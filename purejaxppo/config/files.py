@@ -16,7 +16,15 @@ from purejaxppo.config import checks, copies, derived, references, renamed
 from purejaxppo.config.hints import KINDS, kind_of, nearest, wrong_type
 from purejaxppo.config.plain import plain, whole
 from purejaxppo.config.references import CodeRef
-from purejaxppo.config.schema import HINTS, TUNABLE, Config, as_data, code_fields, is_list
+from purejaxppo.config.schema import (
+    HINTS,
+    TUNABLE,
+    Config,
+    Section,
+    as_data,
+    code_fields,
+    is_list,
+)
 from purejaxppo.config.unknown import check_known, unknown
 
 
@@ -91,16 +99,23 @@ def find_config(name: str) -> Path:
 
 
 def load_config(
-    name: str | Path, overrides: Mapping[str, Any] | None = None, *, saved: bool = False
+    name: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    saved: bool = False,
+    **changes: Any,
 ) -> Config:
     """Load a config.
+
+        load_config("cartpole.yaml", total_timesteps=100_000, ppo={"gamma": 0.98})
 
     Args:
         name: a path, the name of a library config, or the family/task of a derived config, such as
             playground/CheetahRun.
-        overrides: values to replace, by dotted name: {"ppo.learning_rate": 1e-3}.
+        overrides: values to replace, nested or by dotted name: {"ppo.learning_rate": 1e-3}.
         saved: True if the file is a run folder's config.yaml, which may be from an earlier version.
             The run's copies of custom code are used.
+        changes: more values to replace, as keywords.
 
     Returns:
         The checked config.
@@ -108,10 +123,11 @@ def load_config(
     Raises:
         ValueError: the file cannot be read, or a setting is unknown or invalid.
     """
+    overrides = {**(overrides or {}), **changes}
     if isinstance(name, Path) and name.is_file():  # here "~" is part of a folder's name
         path = name
     elif not Path(name).expanduser().is_file() and (data := derived.settings(str(name))):
-        return from_dict(apply_overrides(data, overrides or {}), where=str(name))
+        return from_dict(apply_overrides(data, overrides), where=str(name))
     else:
         path = find_config(str(name))
     data = read_yaml(path)
@@ -121,7 +137,7 @@ def load_config(
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
         data = references.with_files(data, copies.of_run(path.parent))
-    return from_dict(apply_overrides(data, overrides or {}), where=path.name)
+    return from_dict(apply_overrides(data, overrides), where=path.name)
 
 
 def check_gpu(config: Config) -> None:
@@ -189,10 +205,10 @@ def apply_overrides(
     Args:
         data: sections and fields.
         overrides: values by dotted name of a field, or of an entry of a mapping, such as
-            env.options.length.
+            env.options.length; or nested, {"ppo": {"gamma": 0.98}}.
         hints: the type of each known field by dotted name.
     """
-    new = dict(data)
+    new, overrides = dict(data), by_dotted_name(overrides, hints)
     if isinstance(new.get("gpu"), dict):  # overrides take precedence
         new["gpu"] = {key: x for key, x in new["gpu"].items() if key not in overrides}
     for dotted, value in overrides.items():
@@ -208,6 +224,33 @@ def apply_overrides(
             target = target[part]
         target[last] = value
     return new
+
+
+def by_dotted_name(changes: Mapping[str, Any], hints: Mapping[str, Any] = HINTS) -> dict[str, Any]:
+    """Return changes of a config by dotted name: {"ppo": {"gamma": 1}} becomes {"ppo.gamma": 1}.
+
+    Args:
+        changes: values by dotted name, or mappings or `Section` objects by the name of a section.
+        hints: the type of each known field by dotted name.
+    """
+    sections = {name.partition(".")[0] for name in hints if "." in name}
+    flat: dict[str, Any] = {}
+    for name, value in changes.items():
+        entries = as_data(value) if isinstance(value, Section) else value
+        if name in sections and isinstance(entries, Mapping):
+            flat |= {f"{name}.{key}": entry for key, entry in entries.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def with_env_change(changes: Mapping[str, Any], env: Any) -> dict[str, Any]:
+    """Return changes of a saved config by dotted name, with those of an argument `env`.
+
+    `env` is an environment, a mapping of settings of the section `env`, or None.
+    """
+    new = {"env": env} if isinstance(env, Mapping) else {} if env is None else {"env.name": env}
+    return by_dotted_name({**new, **changes})
 
 
 def field_of(name: str, hints: Mapping[str, Any] = HINTS) -> tuple[str, str]:
@@ -235,15 +278,20 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
         if isinstance(data, Mapping):
             data = renamed.translate(data)
             check_sections(data)
-            flat = flatten_data(data)
-            known = {name: value for name, value in flat.items() if name in HINTS}
-            others = {name: value for name, value in flat.items() if name not in known}
-            check_known(others, HINTS, known)
+            check_names(data)
         config: Config = build(Config, data)
         check_gpu(config)
         return config
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def check_names(data: Mapping[str, Any]) -> None:
+    """Raise ValueError if nested `data` has an unknown setting."""
+    flat = flatten_data(data)
+    known = {name: value for name, value in flat.items() if name in HINTS}
+    others = {name: value for name, value in flat.items() if name not in known}
+    check_known(others, HINTS, known)
 
 
 def check_sections(data: Mapping[str, Any]) -> None:

@@ -541,16 +541,39 @@ class Config(Section):
     a config file, the task's name replaces CONFIG."""
 
     def __post_init__(self) -> None:
-        """Check all fields, alone and in combination.
+        """Build sections from mappings, and check all fields, alone and in combination.
 
         Raises:
             ValueError: a field, or a combination of fields, is invalid.
         """
+        kinds: dict[str, Any] = {
+            f.name: f.default_factory for f in fields(self) if is_dataclass(f.default_factory)
+        }
+        values = {name: getattr(self, name) for name in kinds}
+        others = {name: x for name, x in values.items() if not isinstance(x, kinds[name])}
+        for name, section_ in self._built(others, kinds).items():
+            object.__setattr__(self, name, section_)
         super().__post_init__()
         checks.check(self)
 
+    @staticmethod
+    def _built(data: dict[str, Any], kinds: dict[str, Any]) -> dict[str, Any]:
+        """Return the sections of nested data by name."""
+        if not data:
+            return {}
+        from purejaxppo.config.files import apply_overrides, build, check_names
+
+        nested = apply_overrides({}, data)
+        check_names(nested)
+        return {name: build(kinds[name], value, f"{name}.") for name, value in nested.items()}
+
     def replace(self, **changes: Any) -> "Config":
-        """Return a copy with changed values, by dotted name, such as **{"ppo.gamma": 0.98}.
+        """Return a copy with changed values.
+
+            config.replace(seed=1, ppo={"gamma": 0.98}, network={"hidden": [64, 64]})
+
+        A section changes only the settings that it names. Dotted names work too, as in
+        **{"ppo.gamma": 0.98}.
 
         Raises:
             ValueError: a name is unknown, or a value is invalid.

@@ -80,6 +80,7 @@ def unknown(
     by_leaf: dict[str, str] = {}
     for dotted in known:
         by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
-    close = nearest(key, known) or by_leaf.get(nearest(leaf, by_leaf) or "")
+    sections = [] if dashes or "." in key else {field.partition(".")[0] for field in known}
+    close = nearest(key, [*known, *sections]) or by_leaf.get(nearest(leaf, by_leaf) or "")
     hint = f"Did you mean {dashes}{close}?" if close else f"{help_all} lists all {kind}s."
     return f"{dashes}{name}: unknown {kind}. {hint}"
