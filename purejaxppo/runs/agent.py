@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 
 from purejaxppo.agents.policy import Policy
 from purejaxppo.aliases import EnvAction, Key, Obs
+from purejaxppo.config.files import with_env_change
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.outside import SpaceConverter
@@ -18,7 +20,11 @@ from purejaxppo.types import AgentAct, AgentState
 
 @dataclass(eq=False, repr=False)
 class Agent:
-    """A trained policy. `restore` returns it, and `evaluate` takes it."""
+    """A trained policy, as `Run.best`, `Agent.load` and `restore` return it.
+
+    `Agent(config, result.agent)` is the agent of a `TrainResult`. An agent can be pickled and
+    copied; the recurrent state of `act` is not included.
+    """
 
     config: Config
     state: AgentState
@@ -35,6 +41,45 @@ class Agent:
         """Return the task and the steps, without parameters."""
         of = f"{len(self.members)} agents of " if self.members else ""
         return f"<{of}{self.config.env.name or 'no task'} after {self.env_steps:,} steps>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for a pickle, with NumPy arrays and without compiled functions."""
+        return {**self.__dict__, "state": jax.device_get(self.state), "_acting": None}
+
+    def save(self, path: str | Path) -> None:
+        """Write the config, parameters and statistics to one file.
+
+            ppo.Agent(config, result.seed(0).agent).save("cartpole.agent")
+
+        Custom code is saved by reference. An existing file is replaced.
+
+        Args:
+            path: path of the file, with any suffix.
+
+        Raises:
+            ValueError: the folder does not exist, or the state does not fit the config.
+        """
+        from purejaxppo.runs import agent_file
+
+        agent_file.save(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path, env: Any = None, **overrides: Any) -> "Agent":
+        """Load an agent from a file that `save` wrote.
+
+        The config in the file can name custom code, which is imported.
+
+        Args:
+            path: path of the file.
+            env: the environment, if it was passed as an object that the file cannot restore.
+            overrides: values of other config fields.
+
+        Raises:
+            ValueError: the file does not exist, is corrupt, or does not fit `env`.
+        """
+        from purejaxppo.runs import agent_file
+
+        return agent_file.load(Path(path), with_env_change(overrides, env))
 
     def member(self, index: int) -> "Agent":
         """Return one of the agents that were trained together.
@@ -142,6 +187,29 @@ class Agent:
             return rows.to_simulator(jax.device_get(compiled(key, rows.obs)))
 
         return control
+
+
+class HasBest(Protocol):
+    """An object with a best agent, such as a `Run`."""
+
+    @property
+    def best(self) -> Agent:
+        """The best agent."""
+        ...
+
+
+def agent_of(source: Agent | HasBest) -> Agent:
+    """Return an agent, or the best agent of a run.
+
+    Raises:
+        ValueError: `source` is a path.
+    """
+    if isinstance(source, str | Path):
+        raise ValueError(
+            f"{str(source)!r} is a path. Pass purejaxppo.load(path) for a run folder, or "
+            f"Agent.load(path) for a file."
+        )
+    return source if isinstance(source, Agent) else source.best
 
 
 class Acting:

@@ -23,7 +23,7 @@ from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
-from purejaxppo.runs.agent import Agent, act_function
+from purejaxppo.runs.agent import Agent, HasBest, act_function, agent_of
 from purejaxppo.runs.episodes import (
     MOST_DIVERGED,
     Outcome,
@@ -289,13 +289,16 @@ def evaluation_shards(setup: Setup, episodes: int) -> Shards:
 
 
 def evaluate(
-    agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool | None = None
+    agent: Agent | HasBest,
+    episodes: int = 100,
+    *,
+    seed: int = 0,
+    deterministic: bool | None = None,
 ) -> Evaluation:
     """Evaluate an agent over exactly `episodes` whole episodes.
 
     Args:
-        agent: result of `restore`, or `Agent(config, result.agent)` of a TrainResult. With several
-            agents, each is evaluated.
+        agent: an agent, or a run for its best agent. With several agents, each is evaluated.
         episodes: number of episodes of each agent.
         seed: seed of the first states of episodes and of sampled actions.
         deterministic: True for the distribution's mode, False for samples, None for the setting of
@@ -312,6 +315,7 @@ def evaluate(
         raise ValueError(f"episodes = {episodes} must be at least 1")
     if episodes > MOST_EPISODES:
         raise ValueError(f"episodes = {episodes} must be at most {MOST_EPISODES}")
+    agent = agent_of(agent)
     check_settings(AHEAD_OF_TIME)
     setup = replace(resolve(agent.config, members=agent.members), devices=tuple(jax.devices()))
     try:

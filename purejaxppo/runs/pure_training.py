@@ -44,7 +44,10 @@ class Curves(NamedTuple):
 
 
 class TrainResult(NamedTuple):
-    """Result of training. `Agent(config, result.seed(i).agent)` is the agent of seed i."""
+    """Result of training. `Agent(config, result.seed(i).agent)` is the agent of seed i.
+
+    It acts, can be saved to a file, and is evaluated, exported and drawn like that of a run.
+    """
 
     agent: AgentState
     curves: Curves
