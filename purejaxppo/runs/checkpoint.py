@@ -540,6 +540,19 @@ def restore(
     return agents if len(members) > 1 else agents.member(0)
 
 
+def steps_of(run_dir: Path) -> list[int]:
+    """Return the environment steps of the checkpoints of a run, in order."""
+    return _steps(run_dir / "checkpoints")
+
+
+def last_progress(run_dir: Path) -> Progress:
+    """Return the counters of the newest readable checkpoint; initial ones without a checkpoint."""
+    for step in reversed(steps_of(run_dir)):
+        with contextlib.suppress(CorruptError):
+            return Checkpoint.open(run_dir / "checkpoints" / str(step)).progress
+    return Progress()
+
+
 def restore_all(run_dir: str | Path) -> list[Agent]:
     """Restore the agents of all readable checkpoints of a run, in order.
 
@@ -551,7 +564,7 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
     run_dir = Path(run_dir)
     check_is_run(run_dir)
     agents, corrupt = [], ""
-    for step in _steps(run_dir / "checkpoints"):
+    for step in steps_of(run_dir):
         try:
             agents.append(restore(run_dir, step))
         except CorruptError as error:

@@ -1,9 +1,11 @@
 """Plots of learning curves."""
 
+import io
 import logging
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,9 @@ from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.rows import Row, read_csv
 
 log = logging.getLogger("purejaxppo")
+
+RETURN = "episodic return (sum of rewards)"
+"""Label of an axis of returns."""
 
 
 def confidence(values: np.ndarray) -> np.ndarray:
@@ -47,41 +52,46 @@ def has_returns(rows: Iterable[Row]) -> bool:
     return any(math.isfinite(row.get(key, math.nan)) for row in rows for key in keys)
 
 
+def are_seeds(members: Sequence[Config]) -> bool:
+    """Return True if the agents of a run differ only in their seeds."""
+    return len({member.ppo for member in members}) == 1
+
+
+def title_of(config: Config, members: Sequence[Config]) -> str:
+    """Return the title of a run's plots: task and seeds."""
+    size, seed = len(members), config.seed
+    alike = are_seeds(members)
+    several = f"{size} seeds from {seed}" if alike else f"{size} agents with different settings"
+    return f"{config.env.name}, {several if size > 1 else f'seed {seed}'}"
+
+
 def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
     """Plot the learning curve of a run; return the reason if that fails, otherwise ""."""
-    alike = len({member.ppo for member in members}) == 1
-    size, seed = len(members), config.seed
-    several = f"{size} seeds from {seed}" if alike else f"{size} agents with different settings"
-    title = f"{config.env.name}, {several if size > 1 else f'seed {seed}'}"
-    path, evaluated = run_dir / "learning_curve.png", config.eval.policy
     try:
         rows = read_csv(run_dir / "metrics.csv")
         if not has_returns(rows):
             return "no episode has ended"
-        plot_returns(rows, path, title, evaluated=evaluated, band=alike)
+        figure, axes = figure_over_steps(title_of(config, members), RETURN)
+        draw_returns(axes, rows, evaluated=config.eval.policy, band=are_seeds(members))
+        save_figure(figure, run_dir / "learning_curve.png")
     except Exception as error:  # the run has ended, and its results are saved
         log.debug("no learning curve", exc_info=True)
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def plot_returns(
-    rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
-) -> None:
-    """Plot the learning curve of a run: training and evaluation return over environment steps.
+def draw_returns(axes: Any, rows: Sequence[Row], *, evaluated: str, band: bool = True) -> None:
+    """Draw the learning curve of a run: training and evaluation return over environment steps.
 
-    With several agents, the plot shows each agent, the mean, and its confidence interval. With one
-    agent, it shows the standard deviation over the episodes of each evaluation.
+    With several agents, draw each agent, the mean, and its confidence interval. With one agent,
+    draw the standard deviation over the episodes of each evaluation.
 
     Args:
+        axes: axes of matplotlib.
         rows: rows of metrics.csv.
-        path: path of the PNG file.
-        title: title of the plot.
         evaluated: policy of the evaluations, "deterministic" or "stochastic".
-        band: whether to plot the confidence interval of several agents.
+        band: whether to draw the confidence interval of several agents.
     """
-    rows = list(rows)
-    figure, axes = figure_over_steps(title, "episodic return (sum of rewards)")
     for key, label, color in (
         ("charts/episodic_return", "training (stochastic policy)", "C0"),
         ("eval/return_mean", f"evaluation ({evaluated} policy)", "C1"),
@@ -89,19 +99,54 @@ def plot_returns(
         steps, values = member_curves(rows, key)
         if not values.size:
             continue
-        mean, half, band_label = values.mean(axis=0), confidence(values), "95 % confidence band"
-        if len(values) > 1:
-            thin = max(0.08, 0.5 / len(values) ** 0.5)
-            axes.plot(steps, values.T, color=color, lw=0.6, alpha=thin)
-        elif key.startswith("eval"):
-            (half,), band_label = member_curves(rows, "eval/return_std")[1], "± std over episodes"
-        marker = "." if len(values) == 1 and key.startswith("eval") else ""
-        legend = f"{label}: mean of {len(values)}" if len(values) > 1 else label
-        axes.plot(steps, mean, color=color, lw=2, marker=marker, label=legend)
-        if band and np.isfinite(half).any():
-            style = {"color": color, "alpha": 0.25, "lw": 0, "label": band_label}
-            axes.fill_between(steps, mean - half, mean + half, **style)
-    save_figure(figure, path)
+        if len(values) == 1 and key.startswith("eval"):
+            (half,) = member_curves(rows, "eval/return_std")[1]
+            draw_band(axes, steps, values[0], half, color, "± std over episodes")
+            axes.plot(steps, values[0], color=color, lw=2, marker=".", label=label)
+        else:
+            draw_agents(axes, steps, values, color=color, label=label, band=band)
+
+
+def draw_agents(
+    axes: Any,
+    steps: np.ndarray,
+    values: np.ndarray,
+    *,
+    color: str | None,
+    label: str,
+    band: bool = True,
+    each: bool = True,
+) -> None:
+    """Draw the mean of a metric over agents and, of several, each agent and a confidence band.
+
+    Args:
+        axes: axes of matplotlib.
+        steps: environment steps [P].
+        values: values [agents, P].
+        color: color of the lines; None: the next color of the axes.
+        label: label of the mean.
+        band: whether to draw the confidence band.
+        each: whether to draw a thin line per agent.
+    """
+    mean, many = values.mean(axis=0), len(values) > 1
+    text = f"{label}: mean of {len(values)}" if many else label
+    (line,) = axes.plot(steps, mean, color=color, lw=2, zorder=3, label=text)
+    color = line.get_color()
+    if many and each:
+        thin = max(0.08, 0.5 / len(values) ** 0.5)
+        axes.plot(steps, values.T, color=color, lw=0.6, alpha=thin)
+    if band:
+        draw_band(axes, steps, mean, confidence(values), color, "95 % confidence band")
+
+
+def draw_band(
+    axes: Any, steps: np.ndarray, mean: np.ndarray, half: np.ndarray, color: str, label: str
+) -> None:
+    """Draw the band mean ± half, unless all of `half` is NaN. The legend names it once."""
+    if np.isfinite(half).any():
+        known = axes.get_legend_handles_labels()[1]
+        style = {"color": color, "alpha": 0.25, "lw": 0, "label": "" if label in known else label}
+        axes.fill_between(steps, mean - half, mean + half, **style)
 
 
 def figure_over_steps(title: str, label: str):
@@ -118,18 +163,33 @@ def figure_over_steps(title: str, label: str):
 
 def new_figure(width: float, height: float):
     """Return an empty figure of `width` x `height` inches. It needs no display."""
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    class NotebookFigure(Figure):
+        """A figure that notebooks display without pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            return png(self)
+
+    return NotebookFigure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure, path: Path) -> None:
-    """Write a figure to a PNG file atomically, with a legend in each axes that has labels."""
+def png(figure: Any) -> bytes:
+    """Return a figure as a PNG file, with a legend in each axes that has labels."""
+    file = io.BytesIO()
+    with_legends(figure).savefig(file, dpi=130, format="png")
+    return file.getvalue()
+
+
+def with_legends(figure: Any) -> Any:
+    """Add a legend to each axes of a figure that has labels, and return the figure."""
     for axes in figure.axes:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best")
+    return figure
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure to a PNG file atomically, with a legend in each axes that has labels."""
     with atomic_write(path) as partial:
-        figure.savefig(partial, dpi=130, format="png")
+        partial.write_bytes(png(figure))

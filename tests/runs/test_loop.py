@@ -481,7 +481,7 @@ def test_a_failed_plot_does_not_fail_the_run(config_file, monkeypatch, capsys):
     def broken(*args, **kwargs):
         raise RuntimeError("no fonts")
 
-    monkeypatch.setattr(curves, "plot_returns", broken)
+    monkeypatch.setattr(curves, "draw_returns", broken)
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 128) == 0
     assert "no learning curve: RuntimeError: no fonts\n" in capsys.readouterr().out
 
