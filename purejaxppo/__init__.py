@@ -1,12 +1,26 @@
 """purejaxppo: PPO with rollout, advantages and update in one compiled program.
 
-Training is a pure function of a key:
+    import purejaxppo as ppo
 
-    import jax
-    from purejaxppo import evaluate, load_config, make_train, restore
+    run = ppo.train("cartpole.yaml", total_timesteps=100_000, ppo={"gamma": 0.98})
+    run.plot()                                          # learning curve
+    ppo.evaluate(run, episodes=100)
+    ppo.video(run, "cartpole.mp4")
+    ppo.export(run, "cartpole.onnx")
+    run = ppo.load("runs/cartpole-s0")                  # also a run of the command line
 
-    train = jax.jit(jax.vmap(make_train(load_config("cartpole.yaml"))))
+    table = ppo.sweep("cartpole.yaml", grid={"ppo.gamma": [0.9, 0.99]}, num_seeds=8)
+    table.best.settings, table.best.agents
+
+Training is also a pure function of a key:
+
+    config = ppo.load_config("cartpole.yaml", total_timesteps=100_000)
+    train = jax.jit(jax.vmap(ppo.make_train(config)))
     result = train(jax.random.split(jax.random.key(0), 8))
+    ppo.Agent(config, result.seed(0).agent).save("cartpole.agent")
+
+`dir(purejaxppo)` is the public interface. Names are loaded when they are first used, so `import
+purejaxppo` does not import JAX.
 """
 
 import importlib
@@ -14,75 +28,117 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from purejaxppo.config.hints import nearest
 from purejaxppo.moved import RENAMED, OldPaths
 
 if TYPE_CHECKING:
     from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLoss
+    from purejaxppo.agents.extras.intrinsic.base import Intrinsic
+    from purejaxppo.agents.networks.distributions import Distribution
     from purejaxppo.agents.networks.torsos import Torso
     from purejaxppo.config.files import load_config
     from purejaxppo.config.schema import Config
+    from purejaxppo.envs.base import MultiStep, MultiTask, Task, TaskStep
+    from purejaxppo.envs.wrappers import Wrapper
+    from purejaxppo.export.files import export
+    from purejaxppo.learner import Parts
     from purejaxppo.runs.agent import Agent
     from purejaxppo.runs.callbacks import Callback, CallbackContext
     from purejaxppo.runs.checkpoint import restore
     from purejaxppo.runs.evaluation import Evaluation, evaluate
-    from purejaxppo.runs.library import Run, load, train
+    from purejaxppo.runs.library import Run, load, train, video
     from purejaxppo.runs.pure_training import Curves, TrainResult, hyperparams, make_train
+    from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
+    from purejaxppo.types import Hyperparams
 
 __version__ = "0.2.0"
 
 _MODULES = {
     "Agent": "runs.agent",
+    "AuxiliaryLoss": "agents.extras.auxiliary_losses",
+    "Box": "spaces",
     "Callback": "runs.callbacks",
+    "CallbackContext": "runs.callbacks",
     "Config": "config.schema",
     "Curves": "runs.pure_training",
+    "Dict": "spaces",
+    "Discrete": "spaces",
+    "Distribution": "agents.networks.distributions",
     "Evaluation": "runs.evaluation",
-    "CallbackContext": "runs.callbacks",
+    "Hyperparams": "types",
+    "Intrinsic": "agents.extras.intrinsic.base",
+    "MultiDiscrete": "spaces",
+    "MultiStep": "envs.base",
+    "MultiTask": "envs.base",
+    "Parts": "learner",
     "Run": "runs.library",
-    "AuxiliaryLoss": "agents.extras.auxiliary_losses",
+    "Task": "envs.base",
+    "TaskStep": "envs.base",
     "Torso": "agents.networks.torsos",
     "TrainResult": "runs.pure_training",
+    "Wrapper": "envs.wrappers",
     "evaluate": "runs.evaluation",
+    "export": "export.files",
     "hyperparams": "runs.pure_training",
     "load": "runs.library",
     "load_config": "config.files",
     "make_train": "runs.pure_training",
     "restore": "runs.checkpoint",
     "train": "runs.library",
+    "video": "runs.library",
 }
+"""Module of each public name."""
 
 __all__ = [
     "Agent",
     "AuxiliaryLoss",
+    "Box",
     "Callback",
     "CallbackContext",
     "Config",
     "Curves",
+    "Dict",
+    "Discrete",
+    "Distribution",
     "Evaluation",
+    "Hyperparams",
+    "Intrinsic",
+    "MultiDiscrete",
+    "MultiStep",
+    "MultiTask",
+    "Parts",
     "Run",
+    "Task",
+    "TaskStep",
     "Torso",
     "TrainResult",
+    "Wrapper",
     "evaluate",
+    "export",
     "hyperparams",
     "load",
     "load_config",
     "make_train",
     "restore",
     "train",
+    "video",
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     """Import a public name on first use, because processes of simulators must not import JAX."""
     name = RENAMED.get(name, name)
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        close = None if name.startswith("_") else nearest(name, __all__)
+        hint = f". Did you mean {close!r}?" if close else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 class _Package(ModuleType):

@@ -13,9 +13,7 @@ from pathlib import Path
 
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import ExportFlags
-from purejaxppo.config.hints import short_path
-from purejaxppo.export.files import CHECKED, Written, check_target, export
-from purejaxppo.export.player import Port
+from purejaxppo.export.files import check_target, export
 from purejaxppo.parallel.settings import check_settings
 from purejaxppo.parallel.shards import use_compilation_cache
 from purejaxppo.runs.checkpoint import restore
@@ -33,7 +31,7 @@ def run(command: ExportFlags) -> int:
         raise ValueError("--run is missing. Give a run folder, as in --run runs/hopper-s0.")
     if not command.to:
         raise ValueError("--to is missing. Give the file to write, as in --to policy.onnx.")
-    check_target(command.to, force=command.force)
+    check_target(command.to, force=command.force, overwrite="--force")
     check_settings()
     use_compilation_cache()
     for line in imports(command.run):
@@ -44,24 +42,5 @@ def run(command: ExportFlags) -> int:
         agent = agent.member(command.member)
     agent.check_single("--to", command.run)
     written = export(agent, target, batch=command.batch, force=command.force)
-    print(describe(written))
+    print(written)
     return 0
-
-
-def describe(written: Written) -> str:
-    """Describe a written file in a few lines."""
-    program, info = written.program, written.program.metadata
-    size = written.path.stat().st_size / 1024
-    lines = [
-        f"{short_path(written.path)}: {size:,.0f} KB, {info['env']} after "
-        f"{info['training_steps']:,} steps",
-        *(f"  in   {_line(port)}" for port in program.inputs),
-        *(f"  out  {_line(port)}" for port in program.outputs),
-        f"verified with {written.player} on {CHECKED} random observations: the largest difference "
-        f"from the checkpoint's actions is {written.difference:.1e}",
-    ]
-    return "\n".join(lines)
-
-
-def _line(port: Port) -> str:
-    return f"{port.name:<16} {port.dtype} {list(port.shape)}"

@@ -19,6 +19,7 @@ from purejaxppo import spaces
 from purejaxppo.agents import normalize
 from purejaxppo.agents.networks import convolutions
 from purejaxppo.agents.policy import Policy
+from purejaxppo.config.hints import short_path
 from purejaxppo.config.installation import require
 from purejaxppo.envs import registry
 from purejaxppo.envs.native import (
@@ -35,7 +36,7 @@ from purejaxppo.export import onnx_file, player
 from purejaxppo.export.player import Port, Program
 from purejaxppo.export.trace import trace
 from purejaxppo.interrupts import atomic_write
-from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.agent import Agent, HasBest, agent_of
 
 POLICY_SUFFIXES = (".onnx", ".npz")
 CHECKED = 100
@@ -57,9 +58,31 @@ class Written(NamedTuple):
     difference: float
     """Largest difference of an action from the agent's, over `CHECKED` observations."""
 
+    def __repr__(self) -> str:
+        """Describe the file in a few lines."""
+        info, size = self.program.metadata, self.path.stat().st_size / 1024
+        lines = [
+            f"{short_path(self.path)}: {size:,.0f} KB, {info['env']} after "
+            f"{info['training_steps']:,} steps",
+            *(f"  in   {_line(port)}" for port in self.program.inputs),
+            *(f"  out  {_line(port)}" for port in self.program.outputs),
+            f"verified with {self.player} on {CHECKED} random observations: the largest difference "
+            f"from the checkpoint's actions is {self.difference:.1e}",
+        ]
+        return "\n".join(lines)
 
-def check_target(path: str | Path, *, force: bool = False) -> None:
+
+def _line(port: Port) -> str:
+    return f"{port.name:<16} {port.dtype} {list(port.shape)}"
+
+
+def check_target(path: str | Path, *, force: bool = False, overwrite: str = "force=True") -> None:
     """Check that a file can be written.
+
+    Args:
+        path: path of the file.
+        force: whether an existing file may be replaced.
+        overwrite: the way to set `force`, for the message.
 
     Raises:
         ValueError: the suffix is unknown, the folder does not exist, the file exists, or a package
@@ -73,16 +96,20 @@ def check_target(path: str | Path, *, force: bool = False) -> None:
     if path.is_dir():
         raise ValueError(f"{path} is a folder. Give a file.")
     if path.exists() and not force:
-        raise ValueError(f"{path} exists. Use --force to overwrite it.")
+        raise ValueError(f"{path} exists. Use {overwrite} to overwrite it.")
     if path.suffix == ".onnx":
         require("onnx", "export")
 
 
-def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = False) -> Written:
+def export(
+    agent: Agent | HasBest, path: str | Path, *, batch: int = 1, force: bool = False
+) -> Written:
     """Export an agent's deterministic policy to a file, and verify the file against the agent.
 
+        ppo.export(run, "policy.onnx")
+
     Args:
-        agent: a single agent from `restore`.
+        agent: one agent, or a run for its best agent.
         path: path that ends in .onnx or .npz.
         batch: number of observations per call of the exported policy.
         force: whether to overwrite an existing file.
@@ -92,7 +119,8 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
             or the file's actions differ from the agent's.
     """
     check_target(path, force=force)
-    path = Path(path)
+    path, agent = Path(path), agent_of(agent)
+    agent.check_single("export", "this run", "agent.member(i)")
     agent = in_float32(agent)
     with on_cpu(), contextlib.closing(registry.make(agent.config.env, 1, evaluation=True)) as env:
         policy, state = agent.policy, jax.device_get(agent.state)
