@@ -136,7 +136,7 @@ def draw_agents(
         thin = max(0.08, 0.5 / len(values) ** 0.5)
         axes.plot(steps, values.T, color=color, lw=0.6, alpha=thin)
     if band:
-        draw_band(axes, steps, mean, confidence(values), color, "95 % confidence band")
+        draw_band(axes, steps, mean, confidence(values), color, "95 % confidence over seeds")
 
 
 def draw_band(

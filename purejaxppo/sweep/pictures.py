@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from purejaxppo.config.hints import format_number
 from purejaxppo.runs.curves import confidence, new_figure, save_figure
 from purejaxppo.runs.population import Rules
 from purejaxppo.runs.rows import Row
@@ -46,18 +47,25 @@ def line(axes, results: Sequence[Result], key: str) -> None:
     elif not numeric:
         axes.set_xticks(x, [show(setting) for setting in values])
     axes.set_xlabel(key)
-    axes.set_ylabel("return (95 % confidence band)")
+    if np.isfinite(means).any():
+        best = int(np.nanargmax(means))
+        axes.plot(x[best], means[best], "o", color="C1", markersize=9, zorder=3, label="best")
+    axes.set_ylabel("return, mean ± 95 % confidence over seeds")
     axes.grid(alpha=0.3)
 
 
 def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[str]]) -> None:
-    """Plot the score over two settings as a heat map."""
+    """Plot the score over two settings as a heat map, with the best cell framed."""
+    from matplotlib.patches import Rectangle
+
     table = np.full((len(levels[0]), len(levels[1])), np.nan)
+    half = table.copy()
     for r in results:
         row, column = (
             level.index(show(r.setting[k])) for k, level in zip(keys, levels, strict=True)
         )
         table[row, column] = r.score
+        half[row, column] = confidence(np.array(r.scores))
     image = axes.imshow(table, aspect="auto", origin="lower", cmap="viridis")
     axes.set_yticks(range(len(levels[0])), levels[0])
     axes.set_xticks(range(len(levels[1])), levels[1])
@@ -66,8 +74,20 @@ def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[s
     middle = (np.nanmin(table) + np.nanmax(table)) / 2 if np.isfinite(table).any() else 0.0
     for (row, column), mean in np.ndenumerate(table):
         color = "white" if mean < middle else "black"
-        axes.text(column, row, f"{mean:.4g}", ha="center", va="center", color=color)
-    figure.colorbar(image, ax=axes, label="return")
+        text = cell_text(mean, half[row, column])
+        axes.text(column, row, text, ha="center", va="center", color=color)
+    if np.isfinite(table).any():
+        row, column = np.unravel_index(np.nanargmax(table), table.shape)
+        corner = (column - 0.5, row - 0.5)
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="C1", lw=4, clip_on=False))
+    label = "return, mean ± 95 % confidence over seeds; best framed"
+    figure.colorbar(image, ax=axes, label=label)
+
+
+def cell_text(mean: float, half: float) -> str:
+    """Format a score with half its confidence interval, if it has several seeds."""
+    text = "no score" if math.isnan(mean) else format_number(mean)
+    return text if math.isnan(half) else f"{text}\n± {format_number(half, mean)}"
 
 
 def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) -> None:
@@ -82,12 +102,14 @@ def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) 
     columns = [heights([r.setting[key] for r in results]) for key in keys]
     for i in np.argsort(np.nan_to_num(scores, nan=-np.inf)):
         best = i == int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+        half = float(confidence(np.array(results[i].scores)))
         axes.plot(
             range(len(keys)),
             [column[0][i] for column in columns],
             color=colors.to_rgba(scores[i]) if np.isfinite(scores[i]) else "0.8",
             lw=3 if best else 1,
             alpha=1 if best else 0.6,
+            label=f"best: {cell_text(scores[i], half)}".replace("\n", " ") if best else None,
         )
     for x, (_, marks) in enumerate(columns):
         axes.axvline(x, color="0.3", lw=0.8)
@@ -96,7 +118,7 @@ def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) 
     axes.set_xticks(range(len(keys)), keys, rotation=15, ha="right")
     axes.set_yticks([])
     axes.set_xlim(-0.1, len(keys) - 0.6)
-    figure.colorbar(colors, ax=axes, label="return")
+    figure.colorbar(colors, ax=axes, label="return, mean over seeds")
 
 
 def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:

@@ -512,6 +512,23 @@ def test_every_kind_of_sweep_has_a_plot(tmp_path, make_config, settings):
     assert (tmp_path / "x.png").stat().st_size > 8_000
 
 
+@pytest.mark.toy
+def test_a_heat_map_shows_confidence_over_seeds_and_frames_the_best_cell(make_config):
+    from matplotlib.figure import Figure
+
+    keys, levels = ["ppo.gamma", "ppo.num_epochs"], [["0.9", "0.99"], ["3", "4"]]
+    settings = [{keys[0]: x, keys[1]: y} for x in (0.9, 0.99) for y in (3, 4)]
+    scores = [[10.0, 12.0], [30.0, 30.0], [5.0], [np.nan]]
+    figure = Figure()
+    axes = figure.add_subplot()
+    pictures.heat_map(figure, axes, results_of(settings, scores, make_config), keys, levels)
+    # Student's t of one degree of freedom: 12.706 x sqrt(2) / sqrt(2).
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["11.0\n± 12.7", "30.0\n± 0.0", "5.000", "no score"]
+    (frame,) = axes.patches
+    assert frame.get_xy() == (0.5, -0.5)
+
+
 optuna = pytest.mark.skipif(not importlib.util.find_spec("optuna"), reason="needs optuna")
 
 
