@@ -102,15 +102,18 @@ def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) 
     columns = [heights([r.setting[key] for r in results]) for key in keys]
     for i in np.argsort(np.nan_to_num(scores, nan=-np.inf)):
         best = i == int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
-        half = float(confidence(np.array(results[i].scores)))
         axes.plot(
             range(len(keys)),
             [column[0][i] for column in columns],
             color=colors.to_rgba(scores[i]) if np.isfinite(scores[i]) else "0.8",
             lw=3 if best else 1,
             alpha=1 if best else 0.6,
-            label=f"best: {cell_text(scores[i], half)}".replace("\n", " ") if best else None,
         )
+    if finite.size:
+        best_scores = results[int(np.nanargmax(scores))].scores
+        half = float(confidence(np.array(best_scores)))
+        text = cell_text(float(finite.max()), half).replace("\n", " ")
+        axes.set_xlabel(f"best setting (thick): {text} (95 % confidence over seeds)")
     for x, (_, marks) in enumerate(columns):
         axes.axvline(x, color="0.3", lw=0.8)
         for height, text in marks:
