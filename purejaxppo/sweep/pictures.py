@@ -65,7 +65,7 @@ def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[s
             level.index(show(r.setting[k])) for k, level in zip(keys, levels, strict=True)
         )
         table[row, column] = r.score
-        half[row, column] = confidence(np.array(r.scores))
+        half[row, column] = float(confidence(np.array(r.scores)))
     image = axes.imshow(table, aspect="auto", origin="lower", cmap="viridis")
     axes.set_yticks(range(len(levels[0])), levels[0])
     axes.set_xticks(range(len(levels[1])), levels[1])
@@ -74,10 +74,10 @@ def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[s
     middle = (np.nanmin(table) + np.nanmax(table)) / 2 if np.isfinite(table).any() else 0.0
     for (row, column), mean in np.ndenumerate(table):
         color = "white" if mean < middle else "black"
-        text = cell_text(mean, half[row, column])
+        text = cell_text(mean, float(half[row, column]))
         axes.text(column, row, text, ha="center", va="center", color=color)
     if np.isfinite(table).any():
-        row, column = np.unravel_index(np.nanargmax(table), table.shape)
+        row, column = divmod(int(np.nanargmax(table)), table.shape[1])
         corner = (column - 0.5, row - 0.5)
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="C1", lw=4, clip_on=False))
     label = "return, mean ± 95 % confidence over seeds; best framed"
