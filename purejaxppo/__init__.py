@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from purejaxppo.runs.checkpoint import restore
     from purejaxppo.runs.evaluation import Evaluation, evaluate
     from purejaxppo.runs.library import Run, load, train, video
+    from purejaxppo.runs.loggers import Logger, LoggerContext
     from purejaxppo.runs.pure_training import Curves, TrainResult, hyperparams, make_train
     from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
     from purejaxppo.types import Hyperparams
@@ -67,6 +68,8 @@ _MODULES = {
     "Evaluation": "runs.evaluation",
     "Hyperparams": "types",
     "Intrinsic": "agents.extras.intrinsic.base",
+    "Logger": "runs.loggers",
+    "LoggerContext": "runs.loggers",
     "MultiDiscrete": "spaces",
     "MultiStep": "envs.base",
     "MultiTask": "envs.base",
@@ -103,6 +106,8 @@ __all__ = [
     "Evaluation",
     "Hyperparams",
     "Intrinsic",
+    "Logger",
+    "LoggerContext",
     "MultiDiscrete",
     "MultiStep",
     "MultiTask",

@@ -62,6 +62,23 @@ def at_small_size(words, timesteps=128):
     return [*words[:at], *words[at + 2 :], *flags, *size]
 
 
+class Trackio:
+    """As much of Trackio as its example uses: it stores what is logged."""
+
+    def __init__(self):
+        self.logged, self.settings = [], {}
+
+    def init(self, project, **settings):
+        self.settings = {"project": project, **settings}
+        return self
+
+    def log(self, row, step):
+        self.logged.append((step, row))
+
+    def finish(self):
+        self.logged.append("finished")
+
+
 ONE = "predict_next"
 """The example that is also resumed and evaluated in another process."""
 TRAINED = [pytest.param(words, id=name) for name in NAMES for words in commands(name, "train")[:1]]
@@ -75,7 +92,8 @@ OTHERS = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A current folder with the examples, which can be imported."""
+    """A current folder with the examples, which can be imported. Trackio is a fake."""
+    monkeypatch.setitem(sys.modules, "trackio", Trackio())
     for path in PATHS:
         shutil.copy(path, tmp_path)
         monkeypatch.delitem(sys.modules, path.stem, raising=False)
@@ -87,8 +105,8 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.toy
-def test_there_are_ten_examples_of_under_80_lines_that_state_how_to_run_them():
-    assert len(NAMES) == 9
+def test_there_are_eleven_examples_of_under_80_lines_that_state_how_to_run_them():
+    assert len(NAMES) == 10
     for name in NAMES:
         assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 80
         assert f"from {name} import" in python_code(name)
@@ -262,6 +280,18 @@ def test_the_callback_in_a_run_writes_its_column_and_tensorboard(folder):
     assert "mine/largest_parameter" not in rows[0]
     events = b"".join(path.read_bytes() for path in (folder / "run/tensorboard").iterdir())
     assert b"actor_torso" in events and b"mine/largest_parameter" in events
+
+
+def test_the_trackio_logger_gets_every_row_and_the_config(folder):
+    exec(python_code("trackio_logger"), {"SMALL": SMALL})
+    fake = sys.modules["trackio"]
+    assert fake.settings["project"] == "purejaxppo" and fake.settings["name"] == "cartpole-s0"
+    assert fake.settings["config"]["network.hidden"] == [16, 16]
+    rows = read_csv(folder / "runs/cartpole-s0/metrics.csv")
+    *logged, last = fake.logged
+    assert [step for step, _ in logged] == [row["global_step"] for row in rows] and rows
+    assert logged[0][1]["losses/entropy"] == pytest.approx(rows[0]["losses/entropy"], rel=1e-6)
+    assert last == "finished"
 
 
 @pytest.mark.full

@@ -162,15 +162,15 @@ def test_a_csv_file_gets_a_column_when_it_first_appears_and_keeps_it(folder):
     path = folder / "metrics.csv"
     columns = ("update", "global_step", "a/b")
     logger = CsvLogger(path, 0, columns)
-    logger.write({"update": 1, "global_step": 8, "a/b": 0.5})
-    logger.write({"update": 2, "global_step": 16, "a/b": 1.5, "c/d": 4.5})
-    logger.write({"update": 3, "global_step": 24, "a/b": 2.5})
+    logger.write([{"update": 1, "global_step": 8, "a/b": 0.5}])
+    logger.write([{"update": 2, "global_step": 16, "a/b": 1.5, "c/d": 4.5}])
+    logger.write([{"update": 3, "global_step": 24, "a/b": 2.5}])
     logger.close()
     header, *lines = path.read_text().splitlines()
     assert header == "update,global_step,a/b,c/d"
     assert lines == ["1,8,0.5,", "2,16,1.5,4.5", "3,24,2.5,"]
     logger = CsvLogger(path, 2, columns)  # resumed at 2
-    logger.write({"update": 3, "global_step": 24, "a/b": 3.5, "c/d": 5.5})
+    logger.write([{"update": 3, "global_step": 24, "a/b": 3.5, "c/d": 5.5}])
     logger.close()
     assert path.read_text().splitlines() == [header, *lines[:2], "3,24,3.5,5.5"]
 

@@ -38,6 +38,7 @@ _DISTRIBUTION = ("num_params", "sample", "mode", "log_prob", "entropy", "to_env"
 _TERM = ("loss", "rows", "init", "name")
 _INTRINSIC = ("init", "reward", "update", "figures", "track")
 _EVENTS = (("on_start",), ("on_log",), ("on_evaluation",), ("on_save",), ("on_end",))
+_LOGGER = ("start", "metrics", "video", "close")
 _ROWS = "(log_ratio [B], advantage [B], hp)"
 _ROLLOUT = "(transitions, reward, predictions, hp)"
 
@@ -55,11 +56,12 @@ INTRINSIC = Point("intrinsic.kind", "bonus.py:make", "(config, spec)", (_INTRINS
 OPTIMIZER = Point("ppo.optimizer", "mine.py:optimizer", "(config)", (("init", "update"),))
 SCHEDULE = Point("ppo.learning_rate_schedule", "mine.py:warm", "(progress [])", function=True)
 CALLBACK = Point("callbacks", "watch.py:Watch", "(context)", _EVENTS, function=True)
+LOGGER = Point("logging.loggers", "board.py:Board", "()", (_LOGGER,))
 CURRICULUM = Point("env.curriculum", "mine.py:gravity", "(progress [])", function=True)
 OPPONENT = Point("eval.options", "saved.py:saved", "(key, obs [1, ...])", function=True)
 POINTS = (
     *(TASK, GYMNAX, WRAPPER, TORSO, DISTRIBUTION, OBJECTIVE, TERM, ADVANTAGE, INTRINSIC, OPTIMIZER),
-    *(SCHEDULE, CALLBACK, CURRICULUM, OPPONENT),
+    *(SCHEDULE, CALLBACK, LOGGER, CURRICULUM, OPPONENT),
 )
 """All extension points, in the order of docs/own_code.md."""
 

@@ -478,15 +478,29 @@ class CheckpointConfig(Section):
 
 @dataclass(frozen=True)
 class LoggingConfig(Section):
-    """Metrics, TensorBoard, Weights & Biases and log files."""
+    """Metrics, videos, TensorBoard, Weights & Biases, custom loggers and log files."""
 
     interval: int = setting(0, low=0, high=2**50)
     """Environment steps between rows of metrics. 0: a hundredth of total_timesteps."""
+    video_interval: int = setting(0, low=0, high=2**50)
+    """Environment steps between videos of one episode of the current agent, played as in
+    evaluations: videos/STEPS.mp4 in the run folder, TensorBoard and W&B. With several agents, of
+    the first one. 0: no videos. It needs the render extra."""
     tensorboard: bool = True
     """Write TensorBoard events to the run folder."""
     wandb_project: str = ""
     """Weights & Biases project to log to; needs the wandb extra. Empty: off. A row is sent once a
-    checkpoint covers it (checkpoint.interval), so a killed run resumes at the right step."""
+    checkpoint covers it (checkpoint.interval), so a killed run resumes at the right step. Each
+    of several agents is a W&B run; above 256 agents, only their mean is."""
+    wandb_group: str = setting("", needs="logging.wandb_project or logging.loggers")
+    """Group of the W&B runs. Empty: the run folder of several agents or the folder of a sweep."""
+    wandb_tags: tuple[str, ...] = setting((), needs="logging.wandb_project")
+    """Tags of the W&B runs."""
+    wandb_notes: str = setting("", needs="logging.wandb_project")
+    """Notes of the W&B runs."""
+    loggers: tuple[Code, ...] = setting((), code=True)
+    """Custom loggers, as a list of file.py:Name of classes derived from `purejaxppo.Logger`. They
+    get the rows of metrics and the videos. An error in a logger does not end the run."""
     log_file: str = ""
     """File for debug messages inside the run folder; its name ends in .log. Empty: none."""
 

@@ -45,6 +45,7 @@ CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
 VIDEO = "video.mp4"
+VIDEOS = "videos"
 RATINGS = ("elo.csv", "elo.png")
 RUN_FILES = (
     "checkpoints",
@@ -57,6 +58,7 @@ RUN_FILES = (
     "report.png",
     ".learning_curve.png",
     VIDEO,
+    VIDEOS,
     "film.mp4",  # of earlier versions
     *RATINGS,
     VERSIONS,

@@ -3,15 +3,19 @@
 import logging
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from purejaxppo.config.hints import format_number
 from purejaxppo.parallel import processes
+from purejaxppo.runs.console import message_of
 from purejaxppo.runs.evaluation import warning_of_cut
+from purejaxppo.runs.folder import VIDEOS
 from purejaxppo.runs.health import CheckAgents, StopIfLost, WarnOfDivergence
 from purejaxppo.runs.programs import evaluation_keys, select_better
+from purejaxppo.runs.recording import Recorder
 from purejaxppo.runs.resume import changes, eval_settings
 from purejaxppo.runs.rows import Row, eval_row, mean_row
 from purejaxppo.runs.training import Hook, Training
@@ -31,6 +35,7 @@ def hooks_of(run: Training, first: Sequence[Hook] = ()) -> list[Hook]:
         WarnOfDivergence(),
         WriteRows(),
         StopIfLost(check),
+        *([RecordVideo()] if run.intervals.video and processes.is_main() else []),
         Save(),
     ]
 
@@ -147,6 +152,50 @@ class WriteRows:
             for row in run.rows:
                 log.debug("%s", row)
         run.metrics = None
+
+
+class RecordVideo:
+    """A hook that records a video of the current agent, until a recording fails."""
+
+    def __init__(self) -> None:
+        """Start without an environment, which the first video makes."""
+        self._recorder: Recorder | None = None
+        self._failed = False
+
+    def due(self, run: Training) -> bool:
+        """Return True at each video interval."""
+        every = run.intervals
+        return every.due(every.video, run.progress, run.before) and not self._failed
+
+    def act(self, run: Training) -> None:
+        """Write the video of an episode, and pass it to the loggers. Warn if this fails."""
+        steps = run.progress.env_steps
+        path = run.run_dir / VIDEOS / f"{steps}.mp4"
+        try:
+            self._record(run, path)
+        except Exception as error:  # such as missing OpenGL; training does not depend on it
+            log.debug("recording a video failed", exc_info=True)
+            reason = " ".join(message_of(error).split()).rstrip(".")
+            run.console.print_line(f"warning: no more videos: {reason}. Training continues.")
+            self._failed = True
+            return
+        run.loggers.video(path, steps)
+
+    def _record(self, run: Training, path: Path) -> None:
+        if processes.is_distributed():
+            raise ValueError("logging.video_interval does not support several processes")
+        assert run.state is not None
+        path.parent.mkdir(exist_ok=True)
+        member = run.members[0]
+        recorder = self._recorder or Recorder(member, run.programs.parts.policy, member.seed)
+        # Host simulators cannot start an episode of a recording again, and their windows stay open.
+        self._recorder = recorder if recorder.reusable else None
+        try:
+            agent = jax.device_get(jax.tree.map(lambda x: x[0], run.state.agent))
+            recorder.write(agent, path)
+        finally:
+            if not recorder.reusable:
+                recorder.close()
 
 
 class Save:

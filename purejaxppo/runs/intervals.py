@@ -1,4 +1,4 @@
-"""Intervals between rows of metrics, evaluations and checkpoints."""
+"""Intervals between rows of metrics, evaluations, videos and checkpoints."""
 
 import time
 
@@ -14,7 +14,7 @@ MOST_ROWS = 100
 
 
 class Intervals:
-    """Intervals of logging, evaluation and checkpoints, in updates.
+    """Intervals of logging, evaluation, videos and checkpoints, in updates.
 
     If agents may be absent (`sparse`), only rows with a decision are environment steps. All
     intervals are then in decisions, and each chunk is one update.
@@ -33,6 +33,8 @@ class Intervals:
         self.save = self._units(config.checkpoint.interval, 10)
         if not config.eval.num_episodes:
             self.eval = 0
+        videos = config.logging.video_interval
+        self.video = self._units(videos, 1) if videos else 0
         is_set = config.checkpoint.interval or config.checkpoint.keep > CheckpointConfig.keep
         self.min_seconds = 0.0 if is_set else SECONDS_BETWEEN_SAVES
         self.max_seconds = config.checkpoint.max_seconds
@@ -75,6 +77,10 @@ class Intervals:
         if self.one_by_one:
             return 1
         return min(
-            [every - update % every for every in (self.log, self.eval, self.save) if every]
+            [
+                every - update % every
+                for every in (self.log, self.eval, self.video, self.save)
+                if every
+            ]
             + [self.total - update]
         )

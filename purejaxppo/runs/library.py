@@ -223,6 +223,7 @@ def train(
     env: Any = None,
     run_dir: str | Path = "",
     callbacks: Any = (),
+    loggers: Any = (),
     parts: Callable[[Parts], Parts] | None = None,
     clobber: bool = False,
     quiet: bool = False,
@@ -245,6 +246,8 @@ def train(
         run_dir: the run folder. Empty: the config's, or else the name that the command chooses.
         callbacks: one or a list, in addition to the config's: functions of a `CallbackContext`,
             `Callback` objects, or classes.
+        loggers: one or a list, in addition to the config's: classes derived from `Logger`, of which
+            each agent gets an object, or objects, which log the mean of the agents.
         parts: a function from the parts that the config selects to the parts to train with.
         clobber: delete an earlier run in this folder and start from scratch.
         quiet: print nothing.
@@ -263,9 +266,11 @@ def train(
     name = "" if isinstance(config, Config) else str(config or "")
     full = config if isinstance(config, Config) else load_config(name) if name else Config()
     full = with_env(full, env).replace(**changes)
-    new_callbacks = callbacks if is_list(callbacks) else [callbacks]
-    if new_callbacks:
-        full = full.replace(callbacks=(*full.callbacks, *new_callbacks))
+    added = {"callbacks": (full.callbacks, callbacks)}
+    added["logging.loggers"] = (full.logging.loggers, loggers)
+    for field, (values, more) in added.items():
+        if more := more if is_list(more) else [more]:
+            full = full.replace(**{field: (*values, *more)})
     folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
     code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts)
     if code == 128 + signal.SIGINT:

@@ -1,38 +1,93 @@
-"""Loggers of metrics: CSV, TensorBoard, W&B. Each imports its library in the constructor."""
+"""Loggers of metrics: CSV, TensorBoard, W&B and custom ones. Each imports its library at its start.
+
+A `Logger` logs one agent, or the mean of several. A `RunLogger` takes the rows of all agents.
+"""
 
 import contextlib
 import csv
+import logging
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from purejaxppo.config.files import as_text, flatten
+from purejaxppo.config import extensions, references
+from purejaxppo.config.checks import settings
+from purejaxppo.config.files import as_text, flatten, to_yaml
+from purejaxppo.config.hints import show
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.folder import named_write_errors
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, csv_cells, mean_row, read_csv
 
+log = logging.getLogger("purejaxppo")
+
 MOST_WRITERS = 64
 """Largest number of agents with separate TensorBoard runs."""
+MOST_RUNS = 256
+"""Largest number of agents with separate W&B runs and custom loggers."""
+VIDEO_TAG = "eval/video"
+"""Name of videos in TensorBoard and W&B."""
+HPARAM_METRICS = ("eval/return_mean", "charts/episodic_return")
+"""Metrics of TensorBoard's table of hyperparameters."""
 
 
-class Logger(Protocol):
-    """A destination of metrics."""
+@dataclass(frozen=True)
+class LoggerContext:
+    """What a logger logs: a run or, if several agents train together, one of them."""
 
-    def write(self, row: Row) -> None:
-        """Write one row of metrics."""
+    name: str
+    """Name of the run folder. With several agents, followed by the settings of this agent."""
+    group: str
+    """Name that the agents of a run or of a sweep share; "" for a run of one agent."""
+    config: Mapping[str, Any]
+    """Value of each setting by dotted name: numbers, strings, lists and mappings."""
+    run_dir: Path
+    env_steps: int
+    """Environment steps so far. A run that resumes repeats the steps after its checkpoint."""
+
+
+class Logger:
+    """Base class of loggers. Override the methods that you need.
+
+    With several agents, each agent gets a logger of its own. An error in a method is printed once,
+    and the run continues.
+    """
+
+    def start(self, context: LoggerContext) -> None:
+        """Open the logger, also when a run is resumed."""
+
+    def metrics(self, row: Mapping[str, float], step: int) -> None:
+        """Log a row of metrics, by their column in metrics.csv, after `step` environment steps."""
+
+    def video(self, path: Path, step: int) -> None:
+        """Log a video, an mp4 file, of the agent after `step` environment steps."""
+
+    def close(self) -> None:
+        """Close the logger."""
+
+
+Sink = Logger
+"""Its name before version 0.3, kept until 0.4."""
+
+
+class RunLogger(Protocol):
+    """A destination of the rows of all agents of a run."""
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write one row per agent."""
+        ...
+
+    def video(self, path: Path, step: int) -> None:
+        """Write a video of the first agent."""
         ...
 
     def close(self) -> None:
         """Close the logger."""
         ...
-
-
-Sink = Logger
-"""Its name before version 0.3, kept until 0.4."""
 
 
 class CsvLogger:
@@ -59,15 +114,18 @@ class CsvLogger:
         self._file = self._path.open("a", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, self._columns)
 
-    def write(self, row: Row) -> None:
-        """Append a row. New columns are added to the file."""
-        if new := [key for key in row if key not in self._columns]:
+    def write(self, rows: Sequence[Row]) -> None:
+        """Append rows. New columns are added to the file."""
+        if new := dict.fromkeys(key for row in rows for key in row if key not in self._columns):
             self._file.close()
             self._columns += new
             self._start(read_csv(self._path))
         with named_write_errors(self._path):
-            self._writer.writerow(csv_cells(row))
+            self._writer.writerows(csv_cells(row) for row in rows)
             self._file.flush()
+
+    def video(self, path: Path, step: int) -> None:
+        """Ignore videos."""
 
     def close(self) -> None:
         """Close the file."""
@@ -75,24 +133,39 @@ class CsvLogger:
             self._file.close()
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """Writes TensorBoard events."""
 
-    def __init__(self, folder: Path, resumed_at: int) -> None:
-        """Open an event file, and purge entries of older files after step `resumed_at`."""
+    def __init__(self, folder: Path, resumed_at: int, config: Config | None = None) -> None:
+        """Open an event file, and purge entries of older files after step `resumed_at`.
+
+        Args:
+            folder: folder of the file.
+            resumed_at: environment steps so far.
+            config: config to write as text and as hyperparameters.
+        """
         from purejaxppo.runs.tensorboard import Writer
 
         self._folder = folder
         with named_write_errors(folder):
             self.writer = Writer(str(folder), purge_step=resumed_at + 1)
+            if config is not None:
+                self.writer.add_text("config", f"```yaml\n{to_yaml(config)}```", resumed_at + 1)
+                self.writer.add_hyperparameters(hyperparameters(config), HPARAM_METRICS)
 
-    def write(self, row: Row) -> None:
+    def metrics(self, row: Mapping[str, float], step: int) -> None:
         """Write each metric of a row at its step."""
-        step = int(row["global_step"])
         with named_write_errors(self._folder):
             for key, value in row.items():
                 if "/" in key and math.isfinite(value):  # tensorboardX warns about others
                     self.writer.add_scalar(key, value, step)
+
+    def video(self, path: Path, step: int) -> None:
+        """Write a video as an animated image, which is TensorBoard's only form."""
+        from purejaxppo.video.video import as_gif
+
+        with named_write_errors(self._folder):
+            self.writer.add_gif(VIDEO_TAG, as_gif(path), step)
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -100,39 +173,153 @@ class TensorBoardLogger:
             self.writer.close()
 
 
-class WandbLogger:
+def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
+    """Return the settings that affect learning, by dotted name; lists and mappings as text."""
+    return {
+        name: value if isinstance(value, bool | int | float) else show(value)
+        for name, metadata, value in settings(config)
+        if metadata["swept"] or name == "seed"
+    }
+
+
+class WandbLogger(Logger):
     """Writes to Weights & Biases."""
 
-    def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
-        """Start a W&B run, or continue the one whose id is in the run folder.
+    def __init__(self, config: Config, run_id: str, *, several: bool = False) -> None:
+        """Store the settings.
+
+        Args:
+            config: config of the agent.
+            run_id: id of the W&B run, which is continued if it exists.
+            several: True if this process has several W&B runs.
+        """
+        self._config, self._id, self._several = config.logging, run_id, several
+
+    def start(self, context: LoggerContext) -> None:
+        """Start or continue the W&B run.
 
         Raises:
             ValueError: W&B rejects the run, for example without a login.
         """
         import wandb
 
-        id_file = run_dir / "wandb_id"
-        if not id_file.is_file():
-            id_file.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+        config = self._config
+        # Only a single run is `wandb.run`, which callbacks may use.
+        several: dict[str, Any] = {"reinit": "create_new"} if self._several else {}
         try:
             self._run = wandb.init(
-                project=project,
-                dir=str(run_dir),
-                name=run_dir.name,
-                id=id_file.read_text(encoding="utf-8"),
-                config=config,
+                project=config.wandb_project,
+                dir=str(context.run_dir),
+                name=context.name,
+                group=context.group or None,
+                tags=list(config.wandb_tags) or None,
+                notes=config.wandb_notes or None,
+                id=self._id,
+                config=dict(context.config),
                 resume="allow",
+                **several,
             )
         except wandb.Error as error:
-            raise ValueError(f"logging.wandb_project = {project}: {error}") from error
+            raise ValueError(f"logging.wandb_project = {config.wandb_project}: {error}") from error
 
-    def write(self, row: Row) -> None:
+    def metrics(self, row: Mapping[str, float], step: int) -> None:
         """Log a row."""
-        self._run.log(row, step=int(row["global_step"]))
+        self._run.log(dict(row), step=step)
+
+    def video(self, path: Path, step: int) -> None:
+        """Upload a video."""
+        import wandb
+
+        self._run.log({VIDEO_TAG: wandb.Video(str(path), format="mp4")}, step=step)
 
     def close(self) -> None:
         """End the W&B run."""
         self._run.finish()
+
+
+class GuardedLogger(Logger):
+    """Calls a logger, and logs its first error as a warning."""
+
+    def __init__(self, logger: Logger, name: str, warned: set[str]) -> None:
+        """Wrap a logger.
+
+        Args:
+            logger: the logger.
+            name: its config field and value.
+            warned: names of loggers with an error. All agents share it.
+        """
+        self._logger, self._name, self._warned = logger, name, warned
+
+    def _call(self, method: Callable[..., None], *args: Any) -> None:
+        try:
+            method(*args)
+        except Exception as error:
+            level = logging.DEBUG if self._name in self._warned else logging.WARNING
+            reason = references.described(error)
+            problem = f"{self._name}: {method.__name__}: {reason}"
+            log.log(level, "%s. metrics.csv is complete, and the run continues.", problem)
+            self._warned.add(self._name)
+
+    def start(self, context: LoggerContext) -> None:
+        """Call the logger's `start`."""
+        self._call(self._logger.start, context)
+
+    def metrics(self, row: Mapping[str, float], step: int) -> None:
+        """Call the logger's `metrics` with a copy of the row."""
+        self._call(self._logger.metrics, dict(row), step)
+
+    def video(self, path: Path, step: int) -> None:
+        """Call the logger's `video`."""
+        self._call(self._logger.video, path, step)
+
+    def close(self) -> None:
+        """Call the logger's `close`."""
+        self._call(self._logger.close)
+
+
+class PerAgentLogger:
+    """Writes the rows of each agent to a separate logger."""
+
+    def __init__(self, loggers: Mapping[int, Logger]) -> None:
+        """Take loggers by the index of their agent."""
+        self._loggers = loggers
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write rows to their agents' loggers."""
+        for index, logger in self._loggers.items():
+            row = {k: x for k, x in rows[index].items() if k not in MEMBER_COLUMNS}
+            logger.metrics(row, int(row["global_step"]))
+
+    def video(self, path: Path, step: int) -> None:
+        """Write a video to the first agent's logger."""
+        next(iter(self._loggers.values())).video(path, step)
+
+    def close(self) -> None:
+        """Close all loggers, even if others fail."""
+        with contextlib.ExitStack() as closing:
+            for logger in self._loggers.values():
+                closing.callback(logger.close)
+
+
+class MeanLogger:
+    """Writes the mean over all agents to a logger."""
+
+    def __init__(self, logger: Logger) -> None:
+        """Wrap a logger."""
+        self._logger = logger
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write the mean of the rows."""
+        mean = {k: x for k, x in mean_row(rows).items() if k not in MEMBER_COLUMNS}
+        self._logger.metrics(mean, int(mean["global_step"]))
+
+    def video(self, path: Path, step: int) -> None:
+        """Write a video."""
+        self._logger.video(path, step)
+
+    def close(self) -> None:
+        """Close the logger."""
+        self._logger.close()
 
 
 class DelayedLogger:
@@ -142,14 +329,20 @@ class DelayedLogger:
     only increase, so it would keep the rows of the lost steps and drop the repeated rows.
     """
 
-    def __init__(self, logger: Logger, saved: Callable[[], int | None]) -> None:
+    def __init__(self, logger: RunLogger, saved: Callable[[], int | None]) -> None:
         """Wrap a logger. `saved` returns the environment steps of the last complete checkpoint."""
         self._logger, self._saved = logger, saved
-        self._rows: list[Row] = []
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
 
-    def write(self, row: Row) -> None:
-        """Store a row, and write the rows that a checkpoint covers now."""
-        self._rows.append(row)
+    def write(self, rows: Sequence[Row]) -> None:
+        """Store rows, and write those that a checkpoint covers now."""
+        mean = sum(int(row["global_step"]) for row in rows) // len(rows)
+        self._waiting.append((mean, partial(self._logger.write, rows)))
+        self._pass_on()
+
+    def video(self, path: Path, step: int) -> None:
+        """Store a video like a row."""
+        self._waiting.append((step, partial(self._logger.video, path, step)))
         self._pass_on()
 
     def close(self) -> None:
@@ -159,61 +352,27 @@ class DelayedLogger:
 
     def _pass_on(self) -> None:
         saved = self._saved() or 0
-        while self._rows and int(self._rows[0]["global_step"]) <= saved:
-            self._logger.write(self._rows.pop(0))
-
-
-class PerAgentLogger:
-    """Writes each agent's rows to a separate logger."""
-
-    def __init__(self, loggers: Sequence[Logger]) -> None:
-        """Take one logger per agent, in the order of the agents."""
-        self._loggers = loggers
-
-    def write(self, row: Row) -> None:
-        """Write a row to its agent's logger."""
-        self._loggers[int(row["member"])].write(row)
-
-    def close(self) -> None:
-        """Close all loggers."""
-        for logger in self._loggers:
-            logger.close()
-
-
-class MeanLogger:
-    """Writes the mean over all agents to a logger."""
-
-    def __init__(self, logger: Logger, num_members: int) -> None:
-        """Wrap a logger for the mean over `num_members` agents."""
-        self._logger, self._num_members = logger, num_members
-        self._rows: list[Row] = []
-
-    def write(self, row: Row) -> None:
-        """Collect a row. After the row of the last agent, write the mean."""
-        self._rows.append(row)
-        if len(self._rows) == self._num_members:
-            mean = mean_row(self._rows)
-            self._logger.write({k: x for k, x in mean.items() if k not in MEMBER_COLUMNS})
-            self._rows = []
-
-    def close(self) -> None:
-        """Close the logger."""
-        self._logger.close()
+        while self._waiting and self._waiting[0][0] <= saved:
+            self._waiting.pop(0)[1]()
 
 
 @dataclass
 class Loggers:
     """All loggers of a run."""
 
-    loggers: list[Logger] = field(default_factory=list)
+    loggers: list[RunLogger] = field(default_factory=list)
     tensorboard: Any = None
     """The SummaryWriter of the first agent or of the mean; None without TensorBoard."""
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write rows, one per agent, to each logger."""
-        for row in rows:
-            for logger in self.loggers:
-                logger.write(row)
+        for logger in self.loggers:
+            logger.write(rows)
+
+    def video(self, path: Path, step: int) -> None:
+        """Write a video of the first agent to each logger."""
+        for logger in self.loggers:
+            logger.video(path, step)
 
     def close(self) -> None:
         """Close each logger once, even if others fail."""
@@ -222,32 +381,127 @@ class Loggers:
                 closing.callback(self.loggers.pop().close)
 
 
-def open_loggers(
-    opened: Loggers,
-    config: Config,
-    run_dir: Path,
-    members: Sequence[Config],
-    steps: Sequence[int],
-    saved: Callable[[], int | None],
-) -> None:
+class AgentLoggers(NamedTuple):
+    """The custom loggers of one entry of logging.loggers."""
+
+    name: str
+    """Field and value of the config."""
+    loggers: list[Logger]
+    """One per agent, or one for their mean."""
+
+
+def custom_loggers(config: Config, count: int) -> list[AgentLoggers]:
+    """Make the custom loggers of a config, without opening them.
+
+    A class or function is called for each of the `count` agents. An object logs their mean.
+
+    Raises:
+        ValueError: a logger cannot be loaded or made, or lacks a method.
+    """
+    made = []
+    for value in config.logging.loggers:
+        loaded = references.load(value, extensions.LOGGER.field)
+        one = extensions.accepts(extensions.LOGGER, loaded) or count > MOST_RUNS
+        loggers = [extensions.make(extensions.LOGGER, value) for _ in range(1 if one else count)]
+        made.append(AgentLoggers(f"{extensions.LOGGER.field} = {value}", loggers))
+    return made
+
+
+@dataclass
+class Opening:
+    """The run whose loggers are opened."""
+
+    config: Config
+    run_dir: Path
+    members: Sequence[Config]
+    """Config of each agent."""
+    steps: Sequence[int]
+    """Environment steps of each agent so far."""
+    saved: Callable[[], int | None]
+    """Function that returns the environment steps of the last complete checkpoint."""
+
+
+def open_loggers(opened: Loggers, run: Opening, custom: Sequence[AgentLoggers] = ()) -> None:
     """Open the loggers of a config. The writer of metrics.csv is opened elsewhere.
 
     Args:
         opened: each logger is added as soon as it is open. The caller can close them if the next
             one fails to open.
-        config: config of the run.
-        run_dir: the run folder.
-        members: config of each agent.
-        steps: environment steps of each agent so far.
-        saved: function that returns the environment steps of the last complete checkpoint.
+        run: the run.
+        custom: result of `custom_loggers`.
     """
-    if config.logging.tensorboard:
-        boards = _tensorboard(run_dir / "tensorboard", members, steps)
+    settings, contexts, warned = run.config.logging, contexts_of(run), set[str]()
+    if settings.tensorboard:
+        boards = _tensorboard(run.run_dir / "tensorboard", run.members, run.steps)
         opened.tensorboard = boards[0].writer
-        opened.loggers.append(_combined(boards, len(members)))
-    if config.logging.wandb_project:
-        wandb = WandbLogger(config.logging.wandb_project, run_dir, as_text(flatten(config)))
-        opened.loggers.append(MeanLogger(DelayedLogger(wandb, saved), len(members)))
+        opened.loggers.append(_combined(boards, run.members))
+    if settings.wandb_project:
+        ids = wandb_ids(run.run_dir, len(run.members))
+        agents = run.members if len(ids) == len(run.members) else [run.config]
+        several = len(ids) > 1
+        runs = [WandbLogger(x, y, several=several) for x, y in zip(agents, ids, strict=True)]
+        _start(runs, contexts, run.members)  # its errors end the run
+        name = f"logging.wandb_project = {settings.wandb_project}"
+        combined = _combined([GuardedLogger(x, name, warned) for x in runs], run.members)
+        opened.loggers.append(DelayedLogger(combined, run.saved))
+    for name, loggers in custom:
+        guarded = [GuardedLogger(logger, name, warned) for logger in loggers]
+        _start(guarded, contexts, run.members)
+        opened.loggers.append(_combined(guarded, run.members))
+
+
+def contexts_of(run: Opening) -> list[LoggerContext]:
+    """Return the context of each agent and, as the last one, of the run."""
+    config, run_dir, steps = run.config, run.run_dir, run.steps
+    flat = [flatten(member) for member in run.members]
+    differing = [key for key in flat[0] if any(other[key] != flat[0][key] for other in flat)]
+    labels = [", ".join(f"{key} = {show(x[key])}" for key in differing) for x in flat]
+    group = config.logging.wandb_group or (run_dir.name if len(flat) > 1 else "")
+    return [
+        LoggerContext(" ".join(filter(None, (run_dir.name, label))), group, settings, run_dir, at)
+        for label, settings, at in zip(
+            [*labels, ""],
+            [as_text(x) for x in (*flat, flatten(config))],
+            [*steps, sum(steps) // len(steps)],
+            strict=True,
+        )
+    ]
+
+
+def wandb_ids(run_dir: Path, count: int) -> list[str]:
+    """Return the ids of the W&B runs of a run, one per agent or one for the mean.
+
+    They are stored in the run folder. Runs of version 0.2 with several agents have one.
+    """
+    file = run_dir / "wandb_id"
+    if not file.is_file():
+        number = count if count <= MOST_RUNS else 1
+        ids = [uuid.uuid4().hex[:12] for _ in range(number)]
+        file.write_text("\n".join(ids), encoding="utf-8")
+    return file.read_text(encoding="utf-8").split()
+
+
+def _start(
+    loggers: Sequence[Logger], contexts: Sequence[LoggerContext], members: Sequence[Config]
+) -> None:
+    """Start the loggers of each agent, or one logger of their mean."""
+    if len(loggers) < len(members):
+        loggers[0].start(contexts[-1])
+        return
+    for i in distinct(members):
+        loggers[i].start(contexts[i])
+
+
+def _combined(loggers: Sequence[Logger], members: Sequence[Config]) -> RunLogger:
+    """Combine loggers, one per agent or one for the mean, into one for the rows of all agents."""
+    if len(loggers) < len(members):
+        return MeanLogger(loggers[0])
+    return PerAgentLogger({i: loggers[i] for i in distinct(members)})
+
+
+def distinct(members: Sequence[Config]) -> list[int]:
+    """Return the indices of the agents without the copies that fill a batch of a sweep."""
+    return [i for i, member in enumerate(members) if i == 0 or member != members[i - 1]]
 
 
 def _tensorboard(
@@ -255,19 +509,11 @@ def _tensorboard(
 ) -> list[TensorBoardLogger]:
     """Open a TensorBoard run per agent; for many agents, which would open many files, one run."""
     if len(members) == 1:
-        return [TensorBoardLogger(folder, steps[0])]
+        return [TensorBoardLogger(folder, steps[0], members[0])]
     if len(members) > MOST_WRITERS:
-        return [TensorBoardLogger(folder / "mean", sum(steps) // len(steps))]
+        return [TensorBoardLogger(folder / "mean", sum(steps) // len(steps), members[0])]
     names = [f"member_{i}_seed_{member.seed}" for i, member in enumerate(members)]
-    return [TensorBoardLogger(folder / name, at) for name, at in zip(names, steps, strict=True)]
-
-
-def _combined(loggers: Sequence[Logger], num_members: int) -> Logger:
-    """Combine loggers, one per agent or one for the mean, into one for the rows of all agents."""
-    if num_members == 1:
-        return loggers[0]
-    return (
-        PerAgentLogger(loggers)
-        if len(loggers) == num_members
-        else MeanLogger(loggers[0], num_members)
-    )
+    return [
+        TensorBoardLogger(folder / name, at, member)
+        for name, at, member in zip(names, steps, members, strict=True)
+    ]

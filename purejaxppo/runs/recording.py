@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.agents.policy import Policy
 from purejaxppo.aliases import Array, Key
 from purejaxppo.config.hints import format_number, short_path
+from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, simulator_errors
-from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.rollout import begin_episodes, step
 from purejaxppo.runs.agent import Agent, act_function
@@ -47,13 +48,12 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     Raises:
         ValueError: see `video.record`.
     """
-    config = agent.config
-    stochastic = config.eval.stochastic if stochastic is None else stochastic
-    task, states, rewards, agents = _record(agent, seed=seed, deterministic=not stochastic)
-    video.record(task, states, path, title=str(config.env.name), rewards=rewards)
-    of_all = f" (sum over {agents} agents)" if agents > 1 else ""
-    short = short_path(Path(path))
-    return f"video: {short}, {len(rewards)} steps, return {format_number(rewards.sum())}{of_all}"
+    deterministic = None if stochastic is None else not stochastic
+    recorder = Recorder(agent.config, agent.policy, seed, deterministic=deterministic)
+    try:
+        return recorder.write(agent.state, path)
+    finally:
+        recorder.close()
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
@@ -62,55 +62,91 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     Returns:
         (task, list of states from the first to the last, rewards [steps] summed over agents).
     """
-    return _record(agent, seed=seed, deterministic=deterministic)[:3]
+    recorder = Recorder(agent.config, agent.policy, seed, deterministic=deterministic)
+    try:
+        return recorder.record(agent.state)[:3]
+    finally:
+        recorder.close()
 
 
-def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
-    """Record one episode."""
-    config = agent.config
-    with jax.default_matmul_precision(config.matmul_precision):
-        env: Any = registry.make(evaluation_env(config), 1, seed=seed, evaluation=True, render=True)
-        try:
-            with simulator_errors(config.env.name, env):
-                return record_episode(env, agent, seed, deterministic)
-        finally:
-            env.close()
-
-
-def record_episode(
-    env: VectorEnv | MultiAgentEnv | HostEnv, agent: Agent, seed: int, deterministic: bool | None
-) -> Recorded:
-    """Record an episode of one environment or one multi-agent environment, step by step.
+class Recorder:
+    """Records episodes of one environment or one multi-agent environment, step by step.
 
     The rewards are those that an evaluation sums. A step that diverged is left out.
     """
-    policy, limit = agent.policy, max_rows(env.spec) or agent.config.eval.max_steps
-    act = act_function(agent.config, policy, deterministic)
-    one_state = jax.jit(lambda env_state: jax.tree.map(lambda x: x[0], env_state.task))
 
-    def frame(loop: RolloutState) -> Any:
+    def __init__(
+        self, config: Config, policy: Policy, seed: int, *, deterministic: bool | None = None
+    ) -> None:
+        """Make the environment.
+
+        Args:
+            config: config of the agents.
+            policy: their policy.
+            seed: seed of each episode.
+            deterministic: True for the distribution's mode, False for samples, None for the setting
+                of the run's evaluations.
+        """
+        self._config, self._policy, self._seed = config, policy, seed
+        self._act = act_function(config, policy, deterministic)
+        env_config = evaluation_env(config)
+        with jax.default_matmul_precision(config.matmul_precision):
+            env: Any = registry.make(env_config, 1, seed=seed, evaluation=True, render=True)
+        self.env = env
+        self._reset = jax.jit(env.reset)
+        self._one_state = jax.jit(lambda env_state: jax.tree.map(lambda x: x[0], env_state.task))
+        self._step = jax.jit(self._one_step)
+
+    @property
+    def reusable(self) -> bool:
+        """True if it can record several episodes; host simulators record one."""
+        return bool(self.env.spec.restorable)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def write(self, state: AgentState, path: str | Path) -> str:
+        """Write a video of one episode of an agent, and return a line that describes it."""
+        task, states, rewards, agents = self.record(state)
+        video.record(task, states, path, title=str(self._config.env.name), rewards=rewards)
+        of_all = f" (sum over {agents} agents)" if agents > 1 else ""
+        total = format_number(rewards.sum())
+        return f"video: {short_path(Path(path))}, {len(rewards)} steps, return {total}{of_all}"
+
+    def record(self, state: AgentState) -> Recorded:
+        """Record one episode of an agent."""
+        with (
+            jax.default_matmul_precision(self._config.matmul_precision),
+            simulator_errors(self._config.env.name, self.env),
+        ):
+            return self._record(jax.device_get(state))
+
+    def _record(self, state: AgentState) -> Recorded:
+        env = self.env
+        limit = max_rows(env.spec) or self._config.eval.max_steps
+        env_key, key = jax.random.split(jax.random.key(self._seed))
+        loop = begin_episodes(env, self._reset(env_key), self._policy.network.initial_carry)
+        first = no_episodes_yet(env.spec.num_envs)
+        frames, rewards, diverged = [self._frame(loop)], list[float](), False
+        while not (np.all(first.finished) or len(rewards) == limit):
+            key, step_key = jax.random.split(key)
+            loop, first, reward, diverged = self._step(state, loop, first, step_key)
+            rewards.append(float(reward))
+            frames.append(self._frame(loop))
+        shown = len(rewards) - bool(diverged)
+        agents = env.spec.num_agents
+        return Recorded(env.task, frames[: shown + 1], np.asarray(rewards)[:shown], agents)
+
+    def _frame(self, loop: RolloutState) -> Any:
         """Return the task's state, or the frame that a host simulator renders."""
-        if not env.spec.restorable:  # states of host simulators are not arrays
-            return cast("HostEnv | MultiAgentEnv", env).render_frame(loop.obs)
-        return jax.device_get(one_state(loop.env))
+        if not self.reusable:  # states of host simulators are not arrays
+            return cast("HostEnv | MultiAgentEnv", self.env).render_frame(loop.obs)
+        return jax.device_get(self._one_state(loop.env))
 
-    @jax.jit
-    def one_step(
-        state: AgentState, loop: RolloutState, first: FirstEpisodes, key: Key
+    def _one_step(
+        self, state: AgentState, loop: RolloutState, first: FirstEpisodes, key: Key
     ) -> tuple[RolloutState, FirstEpisodes, Array, Array]:
-        loop, row = step(env, partial(act, state), loop, key)
+        loop, row = step(self.env, partial(self._act, state), loop, key)
         reward = jnp.sum(row.out.scores, where=~first.finished)
         return loop, add_step(first, row), reward, row.out.diverged[0]
-
-    state = jax.device_get(agent.state)
-    env_key, key = jax.random.split(jax.random.key(seed))
-    loop = begin_episodes(env, jax.jit(env.reset)(env_key), policy.network.initial_carry)
-    first = no_episodes_yet(env.spec.num_envs)
-    frames, rewards, diverged = [frame(loop)], list[float](), False
-    while not (np.all(first.finished) or len(rewards) == limit):
-        key, step_key = jax.random.split(key)
-        loop, first, reward, diverged = one_step(state, loop, first, step_key)
-        rewards.append(float(reward))
-        frames.append(frame(loop))
-    shown = len(rewards) - bool(diverged)
-    return Recorded(env.task, frames[: shown + 1], np.asarray(rewards)[:shown], env.spec.num_agents)

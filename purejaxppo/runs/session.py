@@ -29,6 +29,7 @@ from purejaxppo.runs.divergence import REMEDY, first_obs_value
 from purejaxppo.runs.failures import saving_on_failure
 from purejaxppo.runs.folder import (
     CONFIG,
+    VIDEO,
     check_not_deleted,
     imports,
     record_run,
@@ -37,7 +38,7 @@ from purejaxppo.runs.folder import (
 )
 from purejaxppo.runs.hooks import hooks_of
 from purejaxppo.runs.intervals import Intervals
-from purejaxppo.runs.loggers import CsvLogger, open_loggers
+from purejaxppo.runs.loggers import CsvLogger, Opening, open_loggers
 from purejaxppo.runs.logs import logs
 from purejaxppo.runs.loop import loop
 from purejaxppo.runs.programs import Programs, without_hang
@@ -47,6 +48,7 @@ from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS
 from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
+from purejaxppo.video import video
 
 VERSIONS = (__version__, jax.__version__)
 """Versions that all processes of a run must have."""
@@ -122,7 +124,7 @@ def train(
     Raises:
         ValueError, OSError, SimulatorError, Stopped: one sentence about the problem.
     """
-    check_wandb(config)
+    check_logging(config, run_dir)
     quiet = quiet or place.index > 0
     named, config, run_dir = run_dir, with_absolute_paths(config), run_dir.absolute()
     with processes.raise_together():
@@ -153,8 +155,10 @@ def train(
         return execute(run)
 
 
-def check_wandb(config: Config) -> None:
-    """Raise ValueError if the run logs to W&B and wandb is not installed."""
+def check_logging(config: Config, run_dir: Path) -> None:
+    """Raise ValueError if W&B or videos need a package that is not installed."""
+    if config.logging.video_interval:
+        video.check_packages(run_dir / VIDEO)
     if config.logging.wandb_project:
         require("wandb", extra="wandb")
 
@@ -275,8 +279,10 @@ def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
     success = () if programs.success_above is None else (SUCCESS,)
     columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *programs.parts.metric_names, *columns)
     run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", p.update, columns))
-    saved = run.checkpoints.finished
-    open_loggers(run.loggers, run.config, run.run_dir, run.members, p.member_steps, saved)
+    opening = Opening(
+        run.config, run.run_dir, run.members, p.member_steps, run.checkpoints.finished
+    )
+    open_loggers(run.loggers, opening, run.custom_loggers)
 
 
 def best_evaluation(p: Progress) -> str:

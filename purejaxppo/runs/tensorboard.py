@@ -7,12 +7,16 @@ ends, its queue fills up, and `add_scalar` blocks forever. Here, the call raises
 import contextlib
 import os
 import socket
+import struct
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import RecordWriter, directory_check
+from tensorboardX.summary import hparams
 from tensorboardX.writer import FileWriter
 
 FLUSH_SECONDS = 10.0
@@ -74,6 +78,21 @@ class Writer(SummaryWriter):
             for event in ({"file_version": "brain.Event:2"}, {"session_log": started}):
                 self.file_writer.add_event(Event(step=self.purge_step, **event))
         return self.file_writer
+
+    def add_hyperparameters(self, values: Mapping[str, Any], metrics: Sequence[str]) -> None:
+        """Write the hyperparameters of this run, and the names of metrics to compare them by.
+
+        `add_hparams` would write them as another run.
+        """
+        for summary in hparams(values, dict.fromkeys(metrics)):
+            self._get_file_writer().add_summary(summary)
+
+    def add_gif(self, tag: str, gif: bytes, step: int) -> None:
+        """Write an animated gif. `add_video` would require moviepy."""
+        width, height = struct.unpack("<HH", gif[6:10])
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif)
+        summary = Summary(value=[Summary.Value(tag=tag, image=image)])
+        self._get_file_writer().add_summary(summary, step)
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Any, *args: Any, **kwargs: Any) -> None:
         """Write the value of each tag to a separate event file."""

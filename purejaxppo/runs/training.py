@@ -19,7 +19,7 @@ from purejaxppo.runs.console import Console
 from purejaxppo.runs.curves import draw_curve
 from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
-from purejaxppo.runs.loggers import Loggers
+from purejaxppo.runs.loggers import AgentLoggers, Loggers, custom_loggers
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import eval_settings
@@ -38,6 +38,8 @@ class Training:
     intervals: Intervals
     progress: Progress
     callbacks: list[Callback] = field(default_factory=list)
+    custom_loggers: list[AgentLoggers] = field(default_factory=list)
+    """Custom loggers before they are opened; see `loggers.custom_loggers`."""
     loggers: Loggers = field(default_factory=Loggers)
     state: TrainState | None = None
     """State after the last chunk; None before training starts."""
@@ -214,10 +216,10 @@ class Hook(Protocol):
 
 
 def open_training(programs: Programs, run_dir: Path, console: Console) -> Training:
-    """Open the checkpoints of a run and make its callbacks.
+    """Open the checkpoints of a run, and make its callbacks and custom loggers.
 
     Raises:
-        ValueError: a callback cannot be made, or all checkpoints are corrupt.
+        ValueError: a callback or logger cannot be made, or all checkpoints are corrupt.
     """
     setup = programs.setup
     return Training(
@@ -228,6 +230,7 @@ def open_training(programs: Programs, run_dir: Path, console: Console) -> Traini
         Intervals(setup.config, sparse=programs.spec.absent),
         Progress.of(len(setup.members)),
         make_callbacks(setup.config),
+        custom_loggers(setup.config, len(setup.members)),
         total_updates=[float(setup.config.num_updates)] * len(setup.members),
     )
 

@@ -29,7 +29,7 @@ from purejaxppo.parts import make_parts
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.folder import copy_code, imports_of, run_folder, with_absolute_paths
 from purejaxppo.runs.population import Rules
-from purejaxppo.runs.session import base_name
+from purejaxppo.runs.session import base_name, check_logging
 from purejaxppo.setup import check_vmappable, resolve
 from purejaxppo.sweep import packing, report, scores, search_space
 from purejaxppo.sweep.flags import WHERE, check_flags
@@ -64,6 +64,8 @@ def sweep(command: SweepFlags, config: Config) -> int:
     relative_folder = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
     folder = relative_folder.absolute()
     check_flags(command, config)
+    check_logging(config, folder)
+    config = grouped(config, folder)
     if not command.clobber:
         config = with_copies(config, files_of(folder, command))
         for line in imports_of(relative_folder, [config]) if (folder / SWEEP).is_file() else ():
@@ -87,6 +89,14 @@ def sweep(command: SweepFlags, config: Config) -> int:
             results += outcome
         report.report(folder, results, config, command.select_by)
     return 0
+
+
+def grouped(config: Config, folder: Path) -> Config:
+    """Return the config with the sweep's name as the group of its W&B runs, unless it has one."""
+    used = config.logging
+    if used.wandb_group or not (used.wandb_project or used.loggers):
+        return config
+    return replace(config, logging=replace(used, wandb_group=folder.name))
 
 
 def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:

@@ -14,11 +14,6 @@ def check_flags(command: SweepFlags, config: Config) -> None:
         launcher(command.launcher)
     if command.launcher_options and command.launcher == "local":
         raise ValueError("--launcher_options requires --launcher ray or slurm.")
-    if config.logging.wandb_project:
-        raise ValueError(
-            "logging.wandb_project is not supported by sweep. Results are in results.csv, and "
-            "metrics in the runs' metrics.csv."
-        )
     if config.num_shards > 1:
         raise ValueError(
             f"num_shards = {config.num_shards} is not supported by sweep, which divides agents "

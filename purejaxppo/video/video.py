@@ -31,6 +31,8 @@ GIF_FRAMES = 400
 GIF_COLOURS = 128
 HEIGHT, WIDTH = 480, 640
 GIF_HEIGHT, GIF_WIDTH = 300, 400
+GIF_SMALL_FPS = 10
+"""Frames per second of `as_gif`."""
 CAPTION = 24
 """Height of the caption in pixels."""
 
@@ -49,6 +51,11 @@ def check_target(path: str | Path) -> None:
         )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
+    check_packages(path)
+
+
+def check_packages(path: Path) -> None:
+    """Raise ValueError if a package for videos with the suffix of `path` is missing."""
     needed = {"PIL": "pillow"}
     if path.suffix.lower() != ".gif":
         needed |= {"imageio_ffmpeg": "imageio-ffmpeg"}
@@ -207,6 +214,25 @@ def _write_gif(path: Path, frames: Iterable[np.ndarray], rate: float, title: str
     )
     hundredths = max(2, round(100 / rate))  # browsers slow down more than 50 frames per second
     first.save(path, save_all=True, append_images=others, duration=10 * hundredths, loop=0)
+
+
+def as_gif(path: Path) -> bytes:
+    """Convert an mp4 file to a small gif with one palette.
+
+    Raises:
+        ValueError: ffmpeg failed.
+    """
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    filters = f"fps=min(source_fps\\,{GIF_SMALL_FPS}),scale={GIF_WIDTH}:-1:flags=lanczos"
+    filters += ",split[a][b];[a]palettegen[p];[b][p]paletteuse"
+    with tempfile.TemporaryDirectory() as folder:
+        gif = Path(folder) / "video.gif"
+        command = [get_ffmpeg_exe(), "-loglevel", "error", "-i", str(path), "-vf", filters]
+        done = subprocess.run([*command, str(gif)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ValueError(f"{path}: ffmpeg failed: {done.stderr}")
+        return gif.read_bytes()
 
 
 def _write_html(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:

@@ -36,6 +36,8 @@ WANTED = {
     "(config, spec) that returns one",
     "mine.py:optimizer": "an object with init, update, or a class or function (config) that "
     "returns one",
+    "board.py:Board": "an object with start, metrics, video, close, or a class or function () that "
+    "returns one",
     "watch.py:Watch": "a function (context), or an object with on_start or on_log or on_evaluation "
     "or on_save or on_end",
 }

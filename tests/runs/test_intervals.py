@@ -2,7 +2,7 @@
 
 import pytest
 
-from purejaxppo.config.schema import CheckpointConfig
+from purejaxppo.config.schema import CheckpointConfig, LoggingConfig
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.progress import Progress
 
@@ -51,6 +51,16 @@ def test_default_intervals_are_whole_updates(make_config):
     assert every.due(every.eval, progress, 9)
     progress.update = 11
     assert not every.due(every.eval, progress, 10)
+
+
+def test_videos_are_off_by_default_and_due_at_whole_updates(make_config):
+    """Updates have 48 steps."""
+    assert Intervals(make_config()).video == 0
+    every = Intervals(
+        make_config(total_timesteps=200 * 48, logging=LoggingConfig(video_interval=150))
+    )
+    assert every.video == 3
+    assert [every.until_next(update) for update in (0, 1, 2)] == [2, 1, 1]
 
 
 def test_intervals_with_absent_agents_count_decisions(make_config):

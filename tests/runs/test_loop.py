@@ -442,10 +442,10 @@ def test_a_run_on_a_full_disk_is_saved_and_the_same_command_resumes(
     command = ["--config", "small.yaml", "--run_dir", "run", "--checkpoint.interval", "1024"]
     write, close, closed = CsvLogger.write, Programs.close, []
 
-    def full(logger, row):
-        if row["update"] == 3:
+    def full(logger, rows):
+        if rows[0]["update"] == 3:
             raise FULL
-        write(logger, row)
+        write(logger, rows)
 
     monkeypatch.setattr(Programs, "close", lambda self: (closed.append(True), close(self)))
     monkeypatch.setattr(CsvLogger, "write", full)

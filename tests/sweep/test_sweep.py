@@ -397,10 +397,6 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),
         (("--grid", RATES, "--num_shards", 2), "Use num_shards = 0"),
         (
-            ("--grid", RATES, "--logging.wandb_project", "x"),
-            "logging.wandb_project is not supported by sweep",
-        ),
-        (
             ("--grid", RATES, "--asynchronous"),
             "asynchronous = true does not support several seeds",
         ),

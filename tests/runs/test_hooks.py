@@ -1,0 +1,79 @@
+"""Hooks of a run: videos during training."""
+
+import pytest
+from support.runs import train
+
+from purejaxppo.runs.rows import read_csv
+
+CONFIG = """
+env: {name: gymnax/CartPole-v1, num_envs: 4}
+network: {hidden: [8]}
+ppo: {rollout_length: 8, num_minibatches: 2, num_epochs: 1}
+eval: {num_episodes: 2, interval: 64}
+num_shards: 1
+total_timesteps: 128
+"""
+LOGGER = """
+from purejaxppo import Logger
+
+class Paths(Logger):
+    def start(self, context):
+        self.file = (context.run_dir / "videos.log").open("w")
+
+    def video(self, path, step):
+        print(path.name, step, path.stat().st_size > 1000, file=self.file, flush=True)
+"""
+BLIND = """
+from support.own_code import Walk
+
+class Blind(Walk):
+    def draw(self, states, *, height, width):
+        raise RuntimeError("an OpenGL platform library has not been loaded.")
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paths.py").write_text(LOGGER)
+    path = tmp_path / "small.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def rows_of(run):
+    """Return the rows of a run without measured times."""
+    timed = ("seconds", "charts/SPS")
+    return [{k: x for k, x in row.items() if k not in timed} for row in read_csv(run)]
+
+
+def test_videos_are_files_go_to_loggers_and_do_not_change_a_run(config_file, tmp_path):
+    flags = ["--logging.video_interval", 64, "--logging.loggers", "paths.py:Paths"]
+    assert train(config_file, "--run_dir", "filmed", *flags) == 0
+    assert train(config_file, "--run_dir", "plain") == 0
+    rows = rows_of(tmp_path / "filmed/metrics.csv")
+    assert rows == rows_of(tmp_path / "plain/metrics.csv")
+    steps = [int(row["global_step"]) for row in rows if row["update"] in (2, 4)]
+    names = sorted(path.name for path in (tmp_path / "filmed/videos").iterdir())
+    assert names == sorted(f"{step}.mp4" for step in steps)
+    lines = (tmp_path / "filmed/videos.log").read_text().splitlines()
+    assert lines == [f"{step}.mp4 {step} True" for step in steps]
+    events = b"".join(x.read_bytes() for x in (tmp_path / "filmed/tensorboard").iterdir())
+    assert events.count(b"eval/video") == 2
+    assert train(config_file, "--run_dir", "filmed", "--clobber") == 0
+    assert not (tmp_path / "filmed/videos").exists()
+
+
+def test_a_video_that_cannot_be_drawn_is_one_warning_and_the_run_completes(
+    config_file, tmp_path, capsys
+):
+    (tmp_path / "blind.py").write_text(BLIND)
+    flags = ["--logging.video_interval", 32, "--env.name", "jax/blind.py:Blind"]
+    assert train(config_file, "--run_dir", "run", *flags) == 0
+    out = capsys.readouterr().out
+    assert out.count("no more videos") == 1
+    assert (
+        "warning: no more videos: an OpenGL platform library has not been loaded. Training "
+        "continues.\n"
+    ) in out
+    assert read_csv(tmp_path / "run/metrics.csv")[-1]["update"] == 4
