@@ -21,7 +21,10 @@ class Paths(Logger):
         self.file = (context.run_dir / "videos.log").open("w")
 
     def video(self, path, step):
-        print(path.name, step, path.stat().st_size > 1000, file=self.file, flush=True)
+        print(path.name, step, path.stat().st_size > 1000, file=self.file)
+
+    def close(self):
+        self.file.close()
 """
 BLIND = """
 from support.own_code import Walk
