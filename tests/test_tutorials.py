@@ -17,13 +17,27 @@ from purejaxppo.cli import train
 ENVIRONMENT = "docs/tutorial_own_environment.md"
 NETWORK = "docs/tutorial_own_network_and_loss.md"
 ROBOT = "docs/tutorial_robot_to_onnx.md"
-PAGES = ("README.md", "docs/index.md", "docs/quickstart.md", ENVIRONMENT, NETWORK, ROBOT)
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/quickstart.md",
+    "docs/from_others.md",
+    ENVIRONMENT,
+    NETWORK,
+    ROBOT,
+)
 
 
 def blocks(page):
     """Return (language, text) of each fenced block of a page, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+
+
+def commands(page, name):
+    """Return the words of each command `purejaxppo NAME` on a page."""
+    lines = [line for _, text in blocks(page) for line in text.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line, comments=True)[2:] for line in lines if f"purejaxppo {name}" in line]
 
 
 class Reader:
@@ -135,12 +149,8 @@ def test_training_commands_on_pages_are_valid(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for kind, file in (("env", "walk.py"), ("network", "net.py"), ("loss", "mine.py")):
         assert main(["init", kind, file]) == 0
-    lines = [line for _, text in blocks(page) for line in text.splitlines()]
-    commands = [
-        shlex.split(line, comments=True)[2:] for line in lines if "purejaxppo train" in line
-    ]
-    commands = [words for words in commands if words and "--help" not in words]
-    commands = [words for words in commands if words[0].startswith("--")]
-    assert commands
-    for words in commands:
+    trained = [words for words in commands(page, "train") if words and "--help" not in words]
+    trained = [words for words in trained if words[0].startswith("--")]
+    assert trained
+    for words in trained:
         assert train.parse(words).config.env.name
