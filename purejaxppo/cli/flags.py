@@ -152,6 +152,8 @@ class ExportFlags:
     """Agent of a run with several seeds, from 0. Required for such runs."""
     batch: int = setting(1, low=1)
     """Number of observations per call of the exported policy."""
+    engine: Literal["", "godot"] = ""
+    """godot: write the .onnx file that the plugin of Godot RL Agents loads."""
     force: bool = False
     """Overwrite an existing file."""
 

@@ -31,7 +31,7 @@ def run(command: ExportFlags) -> int:
         raise ValueError("--run is missing. Give a run folder, as in --run runs/hopper-s0.")
     if not command.to:
         raise ValueError("--to is missing. Give the file to write, as in --to policy.onnx.")
-    check_target(command.to, force=command.force, overwrite="--force")
+    check_target(command.to, engine=command.engine, force=command.force, overwrite="--force")
     check_settings()
     use_compilation_cache()
     for line in imports(command.run):
@@ -41,6 +41,5 @@ def run(command: ExportFlags) -> int:
     if command.member != -1:
         agent = agent.member(command.member)
     agent.check_single("--to", command.run)
-    written = export(agent, target, batch=command.batch, force=command.force)
-    print(written)
+    print(export(agent, target, batch=command.batch, engine=command.engine, force=command.force))
     return 0

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ from purejaxppo.envs.native import (
     whole_range,
 )
 from purejaxppo.envs.outside import SpaceConverter
-from purejaxppo.export import onnx_file, player
+from purejaxppo.export import godot, onnx_file, player
 from purejaxppo.export.player import Port, Program
 from purejaxppo.export.trace import trace
 from purejaxppo.interrupts import atomic_write
@@ -76,8 +76,10 @@ def _line(port: Port) -> str:
     return f"{port.name:<16} {port.dtype} {list(port.shape)}"
 
 
-def check_target(path: str | Path, *, force: bool = False, overwrite: str = "force=True") -> None:
-    """Check that a file can be written.
+def check_target(
+    path: str | Path, *, engine: str = "", force: bool = False, overwrite: str = "force=True"
+) -> None:
+    """Check that a file can be written; see `export`.
 
     Args:
         path: path of the file.
@@ -91,6 +93,10 @@ def check_target(path: str | Path, *, force: bool = False, overwrite: str = "for
     path = Path(path)
     if path.suffix not in POLICY_SUFFIXES:
         raise ValueError(f"{path}: the file name must end in {' or '.join(POLICY_SUFFIXES)}.")
+    if engine and path.suffix != ".onnx":
+        raise ValueError(
+            f"{path}: {engine} loads only .onnx files. Give a path that ends in .onnx."
+        )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
     if path.is_dir():
@@ -102,7 +108,12 @@ def check_target(path: str | Path, *, force: bool = False, overwrite: str = "for
 
 
 def export(
-    agent: Agent | HasBest, path: str | Path, *, batch: int = 1, force: bool = False
+    agent: Agent | HasBest,
+    path: str | Path,
+    *,
+    batch: int = 1,
+    engine: Literal["", "godot"] = "",
+    force: bool = False,
 ) -> Written:
     """Export an agent's deterministic policy to a file, and verify the file against the agent.
 
@@ -112,13 +123,14 @@ def export(
         agent: one agent, or a run for its best agent.
         path: path that ends in .onnx or .npz.
         batch: number of observations per call of the exported policy.
+        engine: "godot": write the .onnx file that the plugin of Godot RL Agents loads.
         force: whether to overwrite an existing file.
 
     Raises:
         ValueError: the file cannot be written, the policy uses an operation that is not supported,
             or the file's actions differ from the agent's.
     """
-    check_target(path, force=force)
+    check_target(path, engine=engine, force=force)
     path, agent = Path(path), agent_of(agent)
     agent.check_single("export", "this run", "agent.member(i)")
     agent = in_float32(agent)
@@ -126,8 +138,14 @@ def export(
         policy, state = agent.policy, jax.device_get(agent.state)
         converter = SpaceConverter(env.spec)
         act = in_native_form(deterministic(policy, state, env.to_simulator), converter)
+        if engine:
+            game_agent = godot.game_agent(env, policy, batch)
+            act = godot.with_one_output(act, game_agent)
         program = trace_policy(act, policy, batch, metadata(agent), converter.form)
-        program.metadata.update(describe_arrays(program, converter))
+        if engine:
+            program = godot.with_plugin_names(program, game_agent)
+        else:
+            program.metadata.update(describe_arrays(program, converter))
         with atomic_write(path) as partial:
             play, name = written_as(program, partial, path.suffix)
             difference = compare(act, policy, play, batch, state.obs_stats, form=converter.form)
@@ -279,7 +297,7 @@ def _flat_action(result: tuple[Any, Any]) -> tuple[list[np.ndarray], Any]:
 
 def onnx_player(program: Program, session_run: Callable) -> Play:
     """Wrap an ONNX session as a function of (obs, carry, start)."""
-    actions = sum(port.name.partition(".")[0] == "action" for port in program.outputs)
+    actions = len(jax.tree.leaves(program.action))
 
     def play(obs, carry, start):
         values = [

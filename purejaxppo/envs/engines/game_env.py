@@ -105,6 +105,7 @@ class GameEnv(HostEnv):
         channels_first: bool = False,
     ) -> None:
         """Store the description."""
+        self.agents_of_game = agents
         self._started, self._channels_first = started, channels_first
 
         def make_pool(rows: int, update: int) -> Pool:

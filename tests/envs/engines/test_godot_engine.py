@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -27,12 +28,15 @@ from support.trees import assert_same
 
 import purejaxppo as ppo
 from purejaxppo.agents.advantages import gae
-from purejaxppo.config.schema import EnvConfig
+from purejaxppo.agents.policy import Policy
+from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.godot.games import GodotGames
 from purejaxppo.envs.engines.godot.wire import Wire
 from purejaxppo.envs.engines.process import EngineError
+from purejaxppo.export.files import export
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.runs.agent import Agent
 from purejaxppo.spaces import Box
 from purejaxppo.types import PolicyStep
 
@@ -137,6 +141,73 @@ def test_a_game_with_the_official_plugin_equals_hand_worked_steps(game):
     np.testing.assert_array_equal(rows.reward, [[8, 8], [8, 8], [-8, 0], [-8, -8]])
     ends = [[True, False], [False, True], [False, False], [True, False]]
     np.testing.assert_array_equal(rows.terminated, ends)
+
+
+def serve_policy(listener):
+    """Run a policy for the plugin as its ONNXInference.cs does."""
+    import onnxruntime
+
+    connection, _ = listener.accept()
+    with connection, connection.makefile("rb") as file:
+
+        def receive():
+            size = file.read(4)
+            return json.loads(file.read(int.from_bytes(size, "little"))) if size else None
+
+        def send(message):
+            data = json.dumps(message).encode()
+            connection.sendall(len(data).to_bytes(4, "little") + data)
+
+        start = receive()
+        session = onnxruntime.InferenceSession(start["path"])
+        shape = {port.name: port.shape for port in session.get_outputs()}["output"]
+        send({"size": shape[1]})
+        while message := receive():
+            inputs = {"state_ins": np.full(start["batch_size"], message["state_ins"], np.float32)}
+            for name, values in message["obs"].items():
+                array = np.array(values, np.float32)
+                inputs[name] = array.reshape(start["batch_size"], len(values))
+            outputs = session.run(["output", "state_outs"], inputs)
+            pairs = zip(("output", "state_outs"), outputs, strict=True)
+            send({name: array.ravel().tolist() for name, array in pairs})
+
+
+@pytest.mark.skipif(not PLUGIN, reason="GODOT_RL_PLUGIN is not set to a checkout of the plugin")
+@pytest.mark.parametrize("game", ["turns"], indirect=True)
+def test_the_official_plugin_plays_an_exported_policy_with_the_returns_of_evaluate(game, tmp_path):
+    addons = Path(game) / "addons"
+    shutil.copytree(Path(PLUGIN) / "addons", addons)
+    options = {"godot": str(ENGINE), "timeout": 60.0, "action_repeat": 1}
+    changes = {"env.name": f"godot/{game}", "env.num_envs": 2, "env.options": options}
+    config = Config().replace(**changes, **{"network.hidden": (8,)})
+    with contextlib.closing(registry.make(config.env, 2)) as env:
+        policy = Policy(config, env.spec)
+    rng = np.random.default_rng(0)
+    state = policy.init(jax.random.key(0))
+    params = jax.tree.map(lambda x: x + 0.5 * rng.standard_normal(x.shape), state.params)
+    agent = Agent(config, state.replace(params=params))
+    returns = np.asarray(ppo.evaluate(agent, episodes=8).returns)
+    export(agent, tmp_path / "policy.onnx", engine="godot")
+
+    wrapper = addons / "godot_rl_agents/onnx/wrapper/ONNX_wrapper.gd"
+    script = "res://addons/godot_rl_agents/onnx/csharp/ONNXInference.cs"
+    text = wrapper.read_text()
+    assert script in text
+    wrapper.write_text(text.replace(script, "res://inference.gd"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve_policy, args=(listener,))
+        server.start()
+        flags = [f"--onnx={tmp_path / 'policy.onnx'}", "--action_repeat=1"]
+        port = f"--inference_port={listener.getsockname()[1]}"
+        command = [str(ENGINE), "--headless", "--fixed-fps", "60", "--path", game, *flags, port]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as played:
+            lines = (line for line in played.stdout if line.startswith("return"))
+            printed = list(itertools.islice(lines, 8))
+            played.kill()
+        server.join(10)
+    of_plugin = [float(line.split()[-1]) for line in printed]
+    assert len(set(of_plugin)) == len(set(returns.tolist())) == 2
+    np.testing.assert_allclose(sorted(set(returns.tolist())), sorted(set(of_plugin)), atol=1e-5)
 
 
 @chase

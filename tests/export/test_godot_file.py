@@ -1,0 +1,129 @@
+"""Policies for the plugin of Godot RL Agents: names of arrays, and the actions that it takes."""
+
+import contextlib
+import tempfile
+
+import jax
+import numpy as np
+import pytest
+from support.godot import GAME
+
+from purejaxppo.agents.policy import Policy
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.export import files
+from purejaxppo.runs.agent import Agent
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = [pytest.mark.toy, pytest.mark.xdist_group("processes")]
+ACTIONS = {
+    "discrete": {"move": ("discrete", 3)},
+    "continuous": {"push": ("continuous", 2)},
+    "mixed": {"turn": ("continuous", 2), "jump": ("discrete", 3), "brake": ("continuous", 1)},
+    "pair": {"steer": ("discrete", 3), "fire": ("discrete", 2)},
+}
+"""Actions of the scripted game, in its order."""
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path, monkeypatch):
+    """The folder for the logs that failed games leave."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def random_agent(arguments, **network):
+    """Return an agent of the scripted game with random parameters."""
+    env = {"name": f"godot/{GAME}", "num_envs": 2, "options": {"arguments": arguments}}
+    config = Config().replace(
+        **{f"env.{name}": value for name, value in env.items()},
+        **{
+            "network.hidden": (8,),
+            "network.rnn": network.get("rnn", "none"),
+            "ppo.num_minibatches": 1,
+        },
+    )
+    with contextlib.closing(registry.make(config.env, 2)) as games:
+        policy = Policy(config, games.spec)
+    rng = np.random.default_rng(0)
+    state = policy.init(jax.random.key(0))
+    params = jax.tree.map(lambda x: x + 0.5 * rng.standard_normal(x.shape), state.params)
+    return Agent(config, state.replace(params=params))
+
+
+def actions_of_plugin(output, actions):
+    """Return the actions of the plugin's `_extract_action_dict` for the array of a policy."""
+    only_means = all(kind == "continuous" for kind, _ in actions.values())
+    result, i = {}, 0
+    for name, (kind, size) in actions.items():
+        values = output[i : i + size]
+        if kind == "discrete":
+            result[name] = int(np.argmax(values))
+            i += size
+        else:
+            result[name] = np.clip(values, -1, 1)
+            i += size if only_means else 2 * size
+    assert i == len(output)
+    return result
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_the_plugin_takes_the_agent_s_actions(kind, tmp_path):
+    agent = random_agent(f"--actions={kind}")
+    files.export(agent, tmp_path / "policy.onnx", engine="godot")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    assert [port.name for port in session.get_inputs()] == ["obs", "state_ins"]
+    assert [port.name for port in session.get_outputs()] == ["output", "state_outs"]
+    taken = []
+    for obs in np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32):
+        inputs = {"obs": obs[None], "state_ins": np.ones(1, np.float32)}
+        output, state = session.run(["output", "state_outs"], inputs)
+        assert state == [1] and output.shape[0] == 1
+        action = actions_of_plugin(output[0], ACTIONS[kind])
+        expected = agent.act(obs)
+        expected = expected if isinstance(expected, dict) else dict.fromkeys(action, expected)
+        assert action.keys() == expected.keys()
+        for name, value in action.items():
+            np.testing.assert_allclose(value, expected[name], atol=1e-5)
+        taken.append(np.concatenate([np.ravel(value) for value in action.values()]))
+    assert len(np.unique(taken, axis=0)) > 1
+
+
+def test_choices_are_certain_when_the_plugin_samples(tmp_path):
+    files.export(random_agent("--actions=pair"), tmp_path / "policy.onnx", engine="godot")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    inputs = {"obs": np.ones((1, 3), np.float32), "state_ins": np.zeros(1, np.float32)}
+    logits = session.run(["output"], inputs)[0][0, :3]
+    assert sorted(np.exp(logits - logits.max()).tolist()) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "network", "sentence"),
+    [
+        ("--obs=camera", {}, "'camera_2d' is an image"),
+        ("--obs=masked", {}, "'action_mask' is a mask"),
+        ("--obs=parts", {}, "'phase' is a mask or an integer"),
+        ("--policies=a,b", {}, "differ in their spaces or policy names"),
+        ("", {"rnn": "gru"}, "recurrent policies"),
+    ],
+)
+def test_policies_that_the_plugin_cannot_run_are_rejected(arguments, network, sentence, tmp_path):
+    agent = random_agent(arguments, **network)
+    with pytest.raises(ValueError, match=sentence):
+        files.export(agent, tmp_path / "policy.onnx", engine="godot")
+    assert not list(tmp_path.glob("*.onnx"))
+
+
+def test_the_file_of_a_game_must_be_onnx_for_one_observation(tmp_path):
+    with pytest.raises(ValueError, match="loads only"):
+        files.check_target(tmp_path / "policy.npz", engine="godot")
+    with pytest.raises(ValueError, match="batch = 4: the plugin passes one observation"):
+        files.export(random_agent(""), tmp_path / "policy.onnx", engine="godot", batch=4)
+
+
+def test_an_agent_of_another_simulator_has_no_file_for_godot(tmp_path):
+    config = Config().replace(**{"env.name": "gymnax/CartPole-v1", "network.hidden": (8,)})
+    with contextlib.closing(registry.make(config.env, 1)) as env:
+        policy = Policy(config, env.spec)
+    agent = Agent(config, policy.init(jax.random.key(0)))
+    with pytest.raises(ValueError, match="not trained with godot/"):
+        files.export(agent, tmp_path / "policy.onnx", engine="godot")
