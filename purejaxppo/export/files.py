@@ -83,6 +83,7 @@ def check_target(
 
     Args:
         path: path of the file.
+        engine: the game engine that will load the file; "": none.
         force: whether an existing file may be replaced.
         overwrite: the way to set `force`, for the message.
 
@@ -94,9 +95,7 @@ def check_target(
     if path.suffix not in POLICY_SUFFIXES:
         raise ValueError(f"{path}: the file name must end in {' or '.join(POLICY_SUFFIXES)}.")
     if engine and path.suffix != ".onnx":
-        raise ValueError(
-            f"{path}: {engine} loads only .onnx files. Give a path that ends in .onnx."
-        )
+        raise ValueError(f"{path}: {engine} loads only .onnx files. Change the suffix.")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
     if path.is_dir():
