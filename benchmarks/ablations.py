@@ -264,7 +264,7 @@ def draw(name: str, rows: list[dict[str, Any]]) -> None:
         axes.fill_between(steps, mean - half, mean + half, color=line.get_color(), alpha=0.2, lw=0)
     axes.set_title(f"{name}: {rows[0]['config'].removesuffix('.yaml')}")
     axes.set_xlabel("environment steps of each seed")
-    axes.set_ylabel(f"return, mean of {rows[0]['seeds']} seeds")
+    axes.set_ylabel(f"return: mean and 95 % confidence\nover {rows[0]['seeds']} seeds")
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
     axes.grid(alpha=0.3)
     path = (
