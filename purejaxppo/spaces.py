@@ -81,14 +81,22 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Dict:
-    """A space of named subspaces, in a fixed order."""
+    """A space of named subspaces: `Dict({"position": Box((2,)), "fuel": Box((1,))})`."""
 
     spaces: tuple[tuple[str, "Space"], ...]
+    """Pairs in a fixed order. A mapping becomes pairs with sorted names, as in a dict pytree."""
+
+    def __init__(self, spaces: Mapping[str, Any] | Iterable[tuple[str, "Space"]]) -> None:
+        """Store pairs; nested mappings become a `Dict` each."""
+        if isinstance(spaces, Mapping):
+            spaces = sorted(spaces.items())
+        pairs = ((name, Dict(x) if isinstance(x, Mapping) else x) for name, x in spaces)
+        object.__setattr__(self, "spaces", tuple(pairs))
 
     @classmethod
     def of(cls, spaces: Mapping[str, "Space"]) -> "Dict":
-        """Return a `Dict` from a mapping, with sorted keys, as in a dict pytree."""
-        return cls(tuple(sorted(spaces.items())))
+        """Return `Dict(spaces)`."""
+        return cls(spaces)
 
     def __getitem__(self, name: str) -> "Space":
         """Return the subspace with this name; raise KeyError if it does not exist."""

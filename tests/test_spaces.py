@@ -1,5 +1,7 @@
 """Bounds of spaces, and the preprocessing of observations by them."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from purejaxppo.config.schema import Config, NetworkConfig, PPOConfig
 from purejaxppo.envs import teams
 from purejaxppo.envs.base import EnvSpec, TaskStep
 from purejaxppo.parts import make_parts
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, network_input
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, leaves, network_input
 from purejaxppo.types import RunningStats
 
 DTYPES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
@@ -205,3 +207,17 @@ def test_padded_vectors_of_bytes_are_bytes():
     assert teams.common([BYTES, longer], ("a", "b"), "observe") == longer
     bits = [Box((2,), 0, 1, "uint8"), Box((3,), 0, 1, "uint8")]
     assert not teams.common(bits, ("a", "b"), "observe").is_bytes
+
+
+@pytest.mark.toy
+def test_a_mapping_of_spaces_is_a_dict_space_with_sorted_names():
+    inner = {"b": Discrete(3), "a": Box((2,))}
+    space = Dict({"z": inner, "c": Dict({"d": MultiDiscrete((2, 2))})})
+    pairs = (
+        ("c", Dict((("d", MultiDiscrete((2, 2))),))),
+        ("z", Dict((("a", Box((2,))), ("b", Discrete(3))))),
+    )
+    assert space.spaces == pairs and space == Dict(pairs) == Dict.of({"z": inner, "c": space["c"]})
+    assert hash(space) == hash(Dict(pairs)) and pickle.loads(pickle.dumps(space)) == space
+    assert [leaf.path for leaf in leaves(space)] == [("c", "d"), ("z", "a"), ("z", "b")]
+    assert Dict((("z", Box(())), ("a", Box(())))).spaces[0][0] == "z"  # pairs keep their order

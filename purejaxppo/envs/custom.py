@@ -165,11 +165,21 @@ def check_spaces(task: BaseTask, where: str) -> None:
                 f"{where}: {name} must be a tuple of {len(agents)} spaces, one for each agent"
             )
         for agent_space in space if agents else (space,):
-            if not isinstance(agent_space, Box | Discrete | MultiDiscrete | Dict):
-                raise ValueError(
-                    f"{where}: {name} is a {type(agent_space).__name__} instead of a space of "
-                    f"purejaxppo.spaces"
-                )
+            check_space(agent_space, where, name)
+
+
+def check_space(space: Any, where: str, name: str) -> None:
+    """Raise ValueError unless a value and its parts are spaces; `name` is for messages."""
+    if isinstance(space, Dict):
+        for key, part in space.spaces:
+            check_space(part, where, f"{name}[{key!r}]")
+    elif not isinstance(space, Box | Discrete | MultiDiscrete):
+        kind = type(space)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        raise ValueError(
+            f"{where}: {name} is a {module}{kind.__qualname__} instead of a space of "
+            f"purejaxppo.spaces, such as Box((3,)) or Dict({{'camera': Box((8, 8, 3))}})"
+        )
 
 
 def pair(result: Any, where: str) -> Sequence[Any]:

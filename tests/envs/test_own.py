@@ -1,7 +1,9 @@
 """Custom tasks: training, wrappers, limits, and one-sentence errors for invalid ones."""
 
+import re
 from functools import partial
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from support.stepping import KEY
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import Wrapper
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, example
@@ -393,3 +396,52 @@ def test_a_custom_walk_learns_to_go_up():
     # Going up from 0 gives 0.5 + 1 + ... until 3 ends the episode or after 8 steps.
     assert np.nanmean(returns[:2]) < 4
     assert returns[-1] > 6
+
+
+class Compound(BaseTask):
+    """Observations and actions in nested mappings; no limit, and actions without bounds."""
+
+    observation = Dict({"place": {"x": Box((2,)), "on": Discrete(2)}, "t": Box((1,))})
+    action = Dict({"push": {"left": Box((1,), -1, 1), "right": Box((1,))}, "jump": Discrete(2)})
+
+    def reset(self, key):
+        obs = example(self.observation)
+        return obs, obs
+
+    def step(self, key, state, action):
+        reward = action["push"]["right"][0] + action["jump"]
+        return state, TaskStep(state, reward, jnp.array(False), jnp.array(False))
+
+
+def test_spaces_in_nested_mappings_are_accepted_for_observations_and_actions():
+    env = registry.make(EnvConfig(name=Compound()), 3)
+    state, _ = env.reset(KEY)
+    action = {"jump": np.ones(3, int), "push": {"left": np.ones((3, 1)), "right": np.ones((3, 1))}}
+    _, out = env.step(KEY, state, action)
+    np.testing.assert_array_equal(out.reward, 2.0)
+    assert out.obs["place"]["x"].shape == (3, 2)
+
+
+def test_a_value_in_a_mapping_that_is_no_space_is_named():
+    task = Compound()
+    task.observation = Dict({"place": {"x": gymnasium.spaces.Discrete(2)}})
+    sentence = (
+        "observation['place']['x'] is a gymnasium.spaces.discrete.Discrete instead of a space of "
+        "purejaxppo.spaces"
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        registry.make(EnvConfig(name=task), 3)
+
+
+def test_a_task_without_a_limit_or_bounds_of_actions_gets_one_warning_each():
+    config = EnvConfig(name=Compound())
+    limit, bounds = registry.warnings_of(config, registry.make(config, 2).spec)
+    assert limit.endswith(
+        "has no time limit. If an episode may last forever, set env.max_episode_steps."
+    )
+    assert "has actions without bounds. They are neither clipped nor scaled" in bounds
+    config = EnvConfig(name=Compound(), max_episode_steps=9)
+    assert registry.warnings_of(config, registry.make(config, 2).spec) == [bounds]
+    for name in ("dummy/vector", "gymnasium/CartPole-v1", f"jax/{FILE}:Walk", "pgx/tic_tac_toe"):
+        config = EnvConfig(name=name)
+        assert registry.warnings_of(config, registry.make(config, 4).spec) == []
