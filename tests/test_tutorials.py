@@ -11,12 +11,14 @@ from support import opengl
 from support.children import environment
 from support.paths import ROOT
 
+from purejaxppo import load, load_config
 from purejaxppo.__main__ import main
 from purejaxppo.cli import train
 
 ENVIRONMENT = "docs/tutorial_own_environment.md"
 NETWORK = "docs/tutorial_own_network_and_loss.md"
 ROBOT = "docs/tutorial_robot_to_onnx.md"
+GYMNASIUM = "docs/from_gymnasium.md"
 PAGES = (
     "README.md",
     "docs/index.md",
@@ -25,6 +27,7 @@ PAGES = (
     ENVIRONMENT,
     NETWORK,
     ROBOT,
+    GYMNASIUM,
 )
 
 
@@ -61,6 +64,10 @@ class Reader:
     def run(self, language, text, changes):
         for old, new in changes.items():
             text = re.sub(old, new, text)
+        if language == "yaml":
+            (self.folder / "config.yaml").write_text(text)
+            assert load_config(self.folder / "config.yaml").env.name
+            return ""
         if named := re.match(r"# (\w+\.py)\n", text):
             (self.folder / named[1]).write_text(text)
             return ""
@@ -136,6 +143,21 @@ def test_the_robot_tutorial_exports_a_policy_that_runs_in_onnxruntime(reader):
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
+@pytest.mark.xdist_group("test_gymnasium")
+def test_the_gymnasium_page_trains_environments_of_each_form(reader):
+    pytest.importorskip("gymnasium")
+    printed = "".join(reader.follow(GYMNASIUM, **{"50_000": "20_000"}))
+    assert number(printed, "\nreturn") > 300
+    assert number(printed, "episodes: return") > 60
+    run = load(reader.folder / "runs/scaled")
+    assert run.config.env.options == {"length": 3}
+    # The reward of at most 1 per step is scaled by 0.1, over 100 steps.
+    assert run.metrics["eval/return_mean"][-1] < 10
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("optimized")
+@pytest.mark.timeout(900)
 def test_the_python_code_of_the_readme_runs(reader):
     for language, text in blocks("README.md"):
         if language == "python":
@@ -147,7 +169,8 @@ def test_the_python_code_of_the_readme_runs(reader):
 @pytest.mark.parametrize("page", PAGES)
 def test_training_commands_on_pages_are_valid(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for kind, file in (("env", "walk.py"), ("network", "net.py"), ("loss", "mine.py")):
+    kinds = {"env": "walk.py", "network": "net.py", "loss": "mine.py", "gymnasium": "my_env.py"}
+    for kind, file in kinds.items():
         assert main(["init", kind, file]) == 0
     trained = [words for words in commands(page, "train") if words and "--help" not in words]
     trained = [words for words in trained if words[0].startswith("--")]

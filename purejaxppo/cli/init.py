@@ -24,6 +24,9 @@ class Template(NamedTuple):
 CARTPOLE = ("--config", "cartpole.yaml")
 TEMPLATES = {
     "env": Template("an environment in JAX", "walk.py", ("--env.name", "jax/{file}:Walk")),
+    "gymnasium": Template(
+        "a Gymnasium environment", "my_env.py", ("--env.name", "gymnasium/{file}:Corridor")
+    ),
     "network": Template(
         "a network's hidden layers", "net.py", (*CARTPOLE, "--network.torso", "{file}:Net")
     ),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 from support.stepping import KEY
 
 from purejaxppo import CallbackContext, Config, Run
@@ -41,7 +42,7 @@ def test_a_template_is_written_once_and_its_printed_command_refers_to_it(kind, f
     assert about.startswith(f"wrote {file}: ")
     words = shlex.split(command.removeprefix("to train with it: "))
     reference = next(word for word in words if file in word)
-    path, _, name = reference.removeprefix("jax/").partition(":")
+    path, _, name = reference.removeprefix("jax/").removeprefix("gymnasium/").partition(":")
     assert path == file and runpy.run_path(file)[name]
     text = (folder / file).read_text()
     (folder / file).write_text(text + "# mine\n")
@@ -83,6 +84,20 @@ def test_the_environment_template_terminates_and_truncates_in_a_batch():
     assert not rows.terminated[:, 1].any()
     np.testing.assert_array_equal(np.flatnonzero(rows.truncated[:, 1]), [99])
     assert not rows.diverged.any()
+
+
+@pytest.mark.toy
+def test_the_gymnasium_template_by_hand():
+    env = write_template("gymnasium", "my_env.py", "Corridor")(length=0.25)
+    obs, _ = env.reset(seed=3)
+    assert env.observation_space.contains(obs)
+    goal = float(obs["goal"][0])
+    obs, reward, terminated, truncated, _ = env.step(np.array([1.0], np.float32))
+    np.testing.assert_allclose(obs["cart"], [0.1, 0.1], rtol=1e-6)
+    assert reward == pytest.approx(1.0 - abs(0.1 - goal)) and not (terminated or truncated)
+    # velocity 0.9 * 0.1 + 0.1 = 0.19, position 0.29 > 0.25
+    assert env.step(np.array([1.0], np.float32))[2]
+    check_env(env, skip_render_check=True)
 
 
 @pytest.mark.toy
