@@ -15,7 +15,7 @@ import pages
 
 from purejaxppo.cli.usage import RUN, field_docs, sections
 from purejaxppo.config.checks import settings
-from purejaxppo.config.schema import HINTS, Config
+from purejaxppo.config.schema import HINTS, Config, OptionValue
 from purejaxppo.envs import families
 from purejaxppo.envs.options import Option
 
@@ -53,7 +53,8 @@ def kind_text(hint: Any) -> str:
     if args and typing.get_origin(args[0]) is Literal:
         return f"{kind_text(args[0])}, or [custom code](own_code.md)"
     if origin is dict:
-        return f"`dict[str, {getattr(args[1], '__name__', 'Scalar')}]`"
+        kind = "Any" if args[1] == OptionValue else getattr(args[1], "__name__", "Scalar")
+        return f"`dict[str, {kind}]`"
     return f"`{hint if args else hint.__name__}`"
 
 

@@ -126,14 +126,20 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     return estimator
 
 
-def with_env(config: Config, env: Any) -> Config:
-    """Return the config with another environment, an object or a name, without options.
+def with_env(config: Config, env: Any, changes: Mapping[str, Any] | None = None) -> Config:
+    """Return the config with another environment and other changes.
 
-    A mapping changes settings of the section `env`. None does not change the config.
+    Args:
+        config: the config.
+        env: an environment or a name, which replaces the config's environment and options; a
+            mapping, which changes settings of the section `env`; or None.
+        changes: values by dotted name, such as {"env.options.length": 3}, or nested.
+
+    Raises:
+        ValueError: a name is unknown, or a value is invalid.
     """
-    if isinstance(env, Mapping):
-        return config.replace(env=env)
-    return config if env is None else replace(config, env=replace(config.env, name=env, options={}))
+    new_env = {"env": env} if isinstance(env, Mapping) else {"env.name": env, "env.options": {}}
+    return config.replace(**{**(new_env if env is not None else {}), **(changes or {})})
 
 
 def make_env(config: Config) -> Env:

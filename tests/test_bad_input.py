@@ -50,7 +50,7 @@ def test_a_wrong_command_gets_a_one_sentence_error(flags, expected, tmp_path, ca
 def test_a_task_without_a_family_is_searched_in_all_families(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     message = rejection(["--config", "cartpole", "--env.name", "hopper"], capsys)
-    assert "is not of the form family/task. Did you mean 'brax/hopper'" in message
+    assert "env.name = 'hopper': the family is missing. Use brax/hopper." in message
 
 
 def test_evaluation_options_are_checked_before_the_run_folder_is_made(

@@ -460,3 +460,19 @@ def test_the_repr_of_an_agent_is_one_line(make_config):
     agent = Agent(make_config(), None, 1234)
     assert repr(agent) == "<dummy/constant after 1,234 steps>"
     assert repr(replace(agent, members=(agent.config,) * 3)).startswith("<3 agents of dummy")
+
+
+class Endless(Still):
+    """Without a time limit, and with actions without bounds."""
+
+    max_episode_steps = 0
+    action = Box((1,))
+
+
+def test_a_missing_limit_and_missing_bounds_are_reported_once(tmp_path, capfd):
+    changes = {**SMALL, "eval.num_episodes": 0, "logging.log_file": "run.log"}
+    train(env=Endless(0.25), run_dir=tmp_path / "run", **changes)
+    printed, log = capfd.readouterr(), (tmp_path / "run/run.log").read_text()
+    for text in (printed.out + printed.err, log):
+        assert text.count("has no time limit. If") == text.count("has actions without bounds.") == 1
+    assert "warning: jax/object of " in printed.out

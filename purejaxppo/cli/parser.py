@@ -20,7 +20,7 @@ from purejaxppo.config.files import (
     from_dict,
     load_config,
 )
-from purejaxppo.config.schema import HINTS, Config, as_data, flat_hints
+from purejaxppo.config.schema import HINTS, Config, OptionValue, as_data, flat_hints
 from purejaxppo.config.unknown import check_known
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.runs.console import Stopped, fail
@@ -227,6 +227,8 @@ def value_of(words: list[str], hint: Any, name: str) -> Any:
 def reader(hint: Any) -> Callable[[str], Any]:
     """Return the function that reads a value of type `hint`. Strings and choices stay strings."""
     kinds = (typing.get_origin(hint), *map(typing.get_origin, typing.get_args(hint)))
+    if hint == OptionValue:
+        return plain_value
     return text if hint is str or Literal in kinds else scalar
 
 
@@ -240,6 +242,12 @@ def scalar(word: str) -> Any:
         return word
     is_plain = node.value == word.strip() and not isinstance(value, str)
     return value if is_plain or node.style in ("'", '"') else word
+
+
+def plain_value(word: str) -> Any:
+    """Read an argument as YAML: a scalar, a list or a mapping."""
+    value = collection(word)
+    return scalar(word) if value is None else value
 
 
 def text(word: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from purejaxppo.config import tracing
+from purejaxppo.config.env_objects import family_of
 from purejaxppo.config.references import CodeRef, load
 
 
@@ -110,6 +111,12 @@ def check(point: Point, value: Any, where: str) -> None:
     first = point.attributes[0]
     missing = [name for name in first if not hasattr(value, name)]
     without = f" without the attribute {missing[0]!r}" if len(missing) < len(first) else ""
+    family = family_of(value) if point.family else None
+    if family:
+        raise ValueError(
+            f"{where} a {type(value).__name__}, an environment of the family {family}. Use "
+            f"{family}/ instead of {point.family} in {point.field}."
+        )
     raise ValueError(f"{where} a {type(value).__name__}{without}. It must be {interface(point)}.")
 
 

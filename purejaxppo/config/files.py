@@ -20,6 +20,7 @@ from purejaxppo.config.schema import (
     HINTS,
     TUNABLE,
     Config,
+    OptionValue,
     Section,
     as_data,
     code_fields,
@@ -343,7 +344,7 @@ def _parsed(value: Any, name: str) -> Any:
             )
         return value
     if name == "env.name":
-        return value if isinstance(value, list) else references.parse_env(value)
+        return value if isinstance(value, str | CodeRef) else CodeRef("", value)
     if is_list(value):
         return tuple(_parsed(item, f"{name}[]") for item in value)
     return references.parse(value)
@@ -395,12 +396,32 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
     """Convert a mapping of names to values of one type, or of any scalar type."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} = {value!r}: must be a mapping of names to values.")
+    if hint == OptionValue:
+        return {str(key): _option_value(item, f"{name}.{key}") for key, item in value.items()}
     for key, item in value.items():
         if not isinstance(item, (*KINDS, CodeRef)):
             raise ValueError(f"{name}.{key} = {item!r}: must be a number, a string, true or false.")
     if hint in KINDS:
         return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
     return {str(key): item for key, item in value.items()}
+
+
+def _option_value(value: Any, name: str) -> Any:
+    """Return plain data with tuples as lists.
+
+    Raises:
+        ValueError: a value is not plain data, as in YAML.
+    """
+    if isinstance(value, Mapping):
+        return {key: _option_value(item, f"{name}.{key}") for key, item in value.items()}
+    if is_list(value):
+        return [_option_value(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    if value is not None and not isinstance(value, (*KINDS, CodeRef)):
+        raise ValueError(
+            f"{name} = {value!r}: must be a number, a string, true, false, null, or a list or "
+            f"mapping of these."
+        )
+    return value
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -421,7 +442,7 @@ def dump(data: Any) -> str:
 def as_text(data: Any) -> Any:
     """Return plain data with references as text and tuples as lists."""
     if isinstance(data, dict):
-        return {key: as_text(item) for key, item in data.items()}
+        return {as_text(key): as_text(item) for key, item in data.items()}
     if isinstance(data, tuple | list):
         return [as_text(item) for item in data]
     if isinstance(data, CodeRef):

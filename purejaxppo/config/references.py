@@ -67,15 +67,9 @@ class CodeRef:
         return hash(self.text)
 
 
-def parse(value: Any, prefix: str = "") -> str | CodeRef:
-    """Return strings and references unchanged, and an object as a reference with `prefix`."""
-    return value if isinstance(value, str | CodeRef) else CodeRef(prefix + name_of(value), value)
-
-
-def parse_env(value: Any) -> str | CodeRef:
-    """Parse env.name: a string, an environment object, or gymnax's (env, params)."""
-    like_gymnax = isinstance(value, tuple) or hasattr(value, "step_env")
-    return parse(value, "gymnax/" if like_gymnax else "jax/")
+def parse(value: Any) -> str | CodeRef:
+    """Return strings and references unchanged, and an object as a reference."""
+    return value if isinstance(value, str | CodeRef) else CodeRef(name_of(value), value)
 
 
 def as_ref(value: str | CodeRef) -> CodeRef:
@@ -164,7 +158,10 @@ def without_family(name: str | CodeRef) -> CodeRef:
 def with_files(data: Any, files: Mapping[str, str]) -> Any:
     """Return nested plain data in which references and paths have the paths in `files`."""
     if isinstance(data, Mapping):
-        return {key: with_files(value, files) for key, value in data.items()}
+        return {
+            with_files(key, files) if ".py:" in str(key) else key: with_files(value, files)
+            for key, value in data.items()
+        }
     if type(data) in (list, tuple):
         return type(data)(with_files(value, files) for value in data)
     if not isinstance(data, str | CodeRef) or as_ref(data).object is not None:
@@ -173,6 +170,27 @@ def with_files(data: Any, files: Mapping[str, str]) -> Any:
     if ".py:" in text or text in files or text.partition("/")[2] in files:
         return CodeRef(text, files={**as_ref(data).files, **files})
     return data
+
+
+def refs_in(data: Any) -> Iterator[CodeRef]:
+    """Yield the strings and references in plain data, also in lists, mappings and their keys."""
+    if isinstance(data, str | CodeRef):
+        yield as_ref(data)
+    elif isinstance(data, Mapping):
+        for pair in data.items():
+            yield from refs_in(pair)
+    elif isinstance(data, list | tuple):
+        for item in data:
+            yield from refs_in(item)
+
+
+def with_located(data: Any) -> Any:
+    """Return plain data with references as strings, with the paths of their files."""
+    if isinstance(data, CodeRef):
+        return located(data)
+    if isinstance(data, Mapping):
+        return {with_located(key): with_located(value) for key, value in data.items()}
+    return [with_located(value) for value in data] if isinstance(data, list) else data
 
 
 def neither(value: Any, known: Iterable[str], where: str) -> str:

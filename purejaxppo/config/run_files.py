@@ -15,6 +15,7 @@ from purejaxppo.config.references import (
     files_in,
     is_reference,
     modules_in,
+    refs_in,
     without_family,
 )
 from purejaxppo.config.schema import Config, as_data, is_list
@@ -64,7 +65,7 @@ def field_refs(config: Config) -> list[CodeRef]:
 def option_refs(config: Config) -> list[CodeRef]:
     """Return the strings in fields that are mappings, such as env.options."""
     values = [value.values() for _, _, value in settings(config) if isinstance(value, dict)]
-    return [as_ref(x) for listed in values for x in listed if isinstance(x, str | CodeRef)]
+    return [ref for listed in values for item in listed for ref in refs_in(item)]
 
 
 def imported_modules(config: Config) -> list[str]:

@@ -8,16 +8,20 @@ run resumes, and can be vmapped over.
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from purejaxppo.config import checks, references
+from purejaxppo.config import checks, env_objects, references
 from purejaxppo.config.plain import plain, whole
+from purejaxppo.config.references import CodeRef
 
 Scalar = bool | int | float | str
 
 if TYPE_CHECKING:
     Code = Any
+    OptionValue = Any
 else:
     Code = str
-"""A reference to custom code: `file.py:Name`, `package.module:Name` or, in Python, the object."""
+    OptionValue = Scalar | list | dict | None
+"""`Code` is a reference to custom code: `file.py:Name`, `package.module:Name` or, in Python, the
+object. `OptionValue` is an option of a task: plain data, as in YAML."""
 
 Schedule = Literal["constant", "linear", "cosine", "exponential", "step"] | Code
 RateSchedule = Literal["constant", "linear", "cosine", "exponential", "step", "adaptive"] | Code
@@ -136,9 +140,10 @@ class EnvConfig(Section):
     wrappers: tuple[Code, ...] = setting((), code=True)
     """Custom wrappers of a task in JAX, as a list of file.py:Wrap. Each takes a task and returns a
     task; the first one is innermost. For Gymnasium wrappers, use env.options."""
-    options: dict[str, Scalar] = field(default_factory=dict)
-    """Options of the task, as name-value pairs. On the command line, they are added to those of the
-    config file; --env.options without a value removes those."""
+    options: dict[str, OptionValue] = field(default_factory=dict)
+    """Options of the task, as name-value pairs. Values may be lists and mappings, as in
+    --env.options.config '{lanes: 3}'. On the command line, options are added to those of the config
+    file; --env.options without a value removes those."""
     randomize: dict[str, float] = field(default_factory=dict)
     """Parameters of the task to randomise in each episode, as name-value pairs. With value x, a
     parameter is sampled between 1 - x and 1 + x times its default (Tobin et al. 2017). Evaluations
@@ -160,8 +165,13 @@ class EnvConfig(Section):
     Discrete actions: for each action, the number of its mirror image, counted from 1."""
 
     def __post_init__(self) -> None:
-        """Convert an object in `name` to a `references.CodeRef` with the family's name."""
-        object.__setattr__(self, "name", references.parse_env(self.name))
+        """Convert an environment in `name` to text and options, or to a `references.CodeRef`."""
+        is_text = isinstance(self.name, str | CodeRef)
+        ref = references.as_ref(self.name) if is_text else CodeRef("", self.name)
+        if not ref.text and ref.object is not None:
+            fields_ = env_objects.settings(ref.object, self.options, self.max_episode_steps)
+            for name, value in fields_.items():
+                object.__setattr__(self, name, value)
         super().__post_init__()
 
 
@@ -449,7 +459,7 @@ class EvalConfig(Section):
     """Environment steps between evaluations. 0: a twentieth of total_timesteps."""
     stochastic: bool = False
     """Sample actions, as is usual for Atari. If false, take the most likely action."""
-    options: dict[str, Scalar] = field(default_factory=dict)
+    options: dict[str, OptionValue] = field(default_factory=dict)
     """Options of the task in evaluations and videos only, as name-value pairs. They override
     env.options. Example: `opponent random` for a game that the agent learns by self-play."""
     max_steps: int = setting(1_000, low=1, high=2**30)

@@ -37,6 +37,7 @@ class Option:
         parse: function (name, value) -> parsed value, if types and ranges are not enough. It raises
             ValueError for an invalid value.
         tasks: patterns of the tasks that have the option.
+        nested: True if `parse` accepts lists, mappings and None.
         refers: what a string value names: "code" (references to custom code, separated by commas),
             "program" (a program to start) or "path" (another path).
     """
@@ -50,6 +51,7 @@ class Option:
     kind: type | None = None
     parse: Callable[[str, Any], Any] | None = None
     tasks: tuple[str, ...] = ("*",)
+    nested: bool = False
     refers: Literal["", "code", "program", "path"] = ""
 
     def read(self, name: str, value: Any) -> Any:
@@ -64,6 +66,8 @@ class Option:
         Raises:
             ValueError: a wrong type, or a value that is not allowed.
         """
+        if not self.nested and (value is None or isinstance(value, list | dict)):
+            raise ValueError(f"{name} = {value!r}: must be a number, a string, true or false.")
         if self.parse is not None:
             return self.parse(name, value)
         if self.choices and not (isinstance(value, str) and value in self.choices):
@@ -113,7 +117,7 @@ def from_values(values: Mapping[str, Any]) -> dict[str, Option]:
 
 def unchecked(names: Iterable[str]) -> dict[str, Option]:
     """Return options that accept any value; the simulator checks them."""
-    return {name: Option(None, "", parse=lambda _, value: value) for name in names}
+    return {name: Option(None, "", parse=lambda _, value: value, nested=True) for name in names}
 
 
 def find(options: Options, name: str) -> Option | None:

@@ -1,25 +1,32 @@
 """Create environments by name, `family/task`, and check the names in a config."""
 
+import contextlib
 import difflib
+import importlib.util
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from purejaxppo.config.references import (
-    CodeRef,
+    OBJECT,
     is_reference,
     located,
     modules_in,
+    refs_in,
+    with_located,
     without_family,
 )
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, custom, domain_randomization, families
 from purejaxppo.envs.adapted import BaseTask, as_base_task
+from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv
+from purejaxppo.envs.native import arrays_in, form_of
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import JointTask, MultiAgentEnv, count_worlds, wants_global_state
 from purejaxppo.envs.wrappers import (
@@ -29,6 +36,7 @@ from purejaxppo.envs.wrappers import (
     UnitActions,
     limit_of,
 )
+from purejaxppo.spaces import Box
 
 
 def task_names(name: str) -> list[str]:
@@ -91,9 +99,9 @@ def paths(config: EnvConfig) -> list[str]:
 def _references(family: Family, config: EnvConfig) -> dict[str, list[str]]:
     """Return the values of env.options that name code, programs and paths, by `Option.refers`."""
     kinds = {name: option.refers for name, option in family.options.items()}
-    texts = {key: str(x) for key, x in config.options.items() if x and isinstance(x, str | CodeRef)}
+    refs = [(name, ref) for name, value in config.options.items() for ref in refs_in(value)]
     return {
-        kind: [text for name, text in texts.items() if kinds.get(name) == kind]
+        kind: [ref.text for name, ref in refs if ref.text and kinds.get(name) == kind]
         for kind in ("code", "program", "path")
     }
 
@@ -120,15 +128,8 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
     family_name, name = str(config.name).partition("/")[0], located(without_family(config.name))
     if not config.name:
         raise ValueError("env.name is missing. Set a task, such as gymnax/CartPole-v1.")
-    if not name:
-        raise ValueError(
-            f"env.name = {config.name!r} is not of the form family/task. "
-            + (
-                f"Did you mean 'jax/{config.name}'?"
-                if is_reference(config.name)
-                else _suggest(str(config.name))
-            )
-        )
+    if not name or family_name not in families.declared():
+        _check_family(str(config.name))
     family = families.load(family_name)
     families.check_installed(family_name, family)
     if not family.has_task(name):
@@ -146,13 +147,29 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
     return family, name
 
 
+def warnings_of(config: EnvConfig, spec: EnvSpec) -> list[str]:
+    """Return warnings about an environment without a time limit or without bounds of actions."""
+    family, lines = family_of(config), []
+    # Tasks of other families without a limit are games, which end by their rules.
+    is_custom = family is not None and family.names in ("reference", "id", "module")
+    if is_custom and not spec.max_episode_steps:
+        lines.append(
+            f"{config.name} has no time limit. If an episode may last forever, set "
+            f"env.max_episode_steps."
+        )
+    actions = [array.space for _, array in arrays_in(form_of(spec.action))]
+    if any(isinstance(space, Box) and not space.bounded for space in actions):
+        lines.append(
+            f"{config.name} has actions without bounds. They are neither clipped nor scaled, and "
+            f"start with standard deviation network.init_std around 0. If bounds are known, "
+            f"declare them in the action space."
+        )
+    return lines
+
+
 def with_file_paths(config: EnvConfig) -> EnvConfig:
     """Return the config with code references in env.options as file paths."""
-    options = {
-        key: located(value) if isinstance(value, CodeRef) else value
-        for key, value in config.options.items()
-    }
-    return replace(config, options=options)
+    return replace(config, options=with_located(config.options))
 
 
 def make_task(config: EnvConfig) -> BaseTask:
@@ -209,20 +226,58 @@ def _wrap(
     return UnitActions(task)
 
 
+def _check_family(name: str) -> None:
+    """Raise ValueError for a name without a family, with the families that have the task.
+
+    The error for the first part of a name with a slash is raised by `families.load`, if no family
+    has the task.
+    """
+    if is_reference(name) and not name.startswith(OBJECT):
+        choices = (
+            f"jax/{name} for a Task, gymnasium/{name} for an environment of Gymnasium, "
+            f"pettingzoo/{name} of PettingZoo"
+        )
+        raise ValueError(f"env.name = {name!r}: the family is missing. Use {choices}.")
+    full_names = _with_task(name)
+    if full_names:
+        *first, last = full_names
+        choices = f"{', '.join(first)} or {last}" if first else last
+        raise ValueError(f"env.name = {name!r}: the family is missing. Use {choices}.")
+    if "/" not in name.rstrip("/"):
+        raise ValueError(f"env.name = {name!r} is not of the form family/task. {_suggest(name)}")
+
+
+def _with_task(name: str) -> list[str]:
+    """Return the full names of the tasks that are called `name` in any family."""
+    full_names = _all_names(families.declared())
+    found = [full for full in full_names if full.partition("/")[2].lower() == name.lower()]
+    gymnasium = f"gymnasium/{name}"  # a list of tasks has only the newest version of each id
+    if gymnasium not in found and importlib.util.find_spec("gymnasium"):
+        import gymnasium as simulator
+
+        found += [gymnasium] * (name in simulator.registry)
+    return sorted(found)
+
+
+def _all_names(names: Iterable[str]) -> list[str]:
+    """Return the full names of the tasks of families, without those that are not installed."""
+    full_names: list[str] = []
+    for family in names:
+        with contextlib.suppress(ValueError):
+            full_names += task_names(family)
+    return full_names
+
+
 def _suggest(name: str, *names: str) -> str:
     """Return a hint with the known names that are nearest to `name`."""
-    full_names: list[str] = []
-    for family in names or families.declared():
-        try:
-            full_names += task_names(family)
-        except ValueError:
-            continue
-    by_task = {full.partition("/")[2].lower(): full for full in full_names}
-    by_task |= {full.lower(): full for full in full_names}
+    by_task: dict[str, list[str]] = {}
+    for full in _all_names(names or families.declared()):
+        for known in (full.lower(), full.partition("/")[2].lower()):
+            by_task.setdefault(known, []).append(full)
     for query in (name.lower(), name.lower().rpartition("/")[2]):
         close = difflib.get_close_matches(query, by_task, 3, 0.5)
         if close:
-            best = list(dict.fromkeys(by_task[c] for c in close))
+            best = list(dict.fromkeys(full for known in close for full in by_task[known]))[:5]
             return f"Did you mean {' or '.join(repr(b) for b in best)}?"
     return "`purejaxppo list envs` lists all families."
 

@@ -240,9 +240,10 @@ def train(
     Args:
         config: a `Config`, a YAML file, the name of a config that comes with the library, or
             playground/TASK for the settings that Playground tuned. None: the defaults.
-        env: a custom environment instead of the config's: a `Task`, a class or function that makes
-            one, or an object with gymnax's interface. A mapping changes settings of section env:
-            env={"num_envs": 64}.
+        env: an environment instead of the config's: a name such as gymnasium/CartPole-v1, a
+            `Task`, an environment of Gymnasium, PettingZoo (parallel) or gymnax, its class, or a
+            function that makes one. Its copies step in parallel, env.num_envs of them.
+            A mapping changes settings of the section env: env={"num_envs": 64}.
         run_dir: the run folder. Empty: the config's, or else the name that the command chooses.
         callbacks: one or a list, in addition to the config's: functions of a `CallbackContext`,
             `Callback` objects, or classes.
@@ -265,7 +266,7 @@ def train(
     """
     name = "" if isinstance(config, Config) else str(config or "")
     full = config if isinstance(config, Config) else load_config(name) if name else Config()
-    full = with_env(full, env).replace(**changes)
+    full = with_env(full, env, changes)
     added = {"callbacks": (full.callbacks, callbacks)}
     added["logging.loggers"] = (full.logging.loggers, loggers)
     for field, (values, more) in added.items():

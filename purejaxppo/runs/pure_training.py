@@ -12,6 +12,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.schema import TUNABLE, Config
+from purejaxppo.envs import registry
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
@@ -128,8 +129,7 @@ def make_train(
     Args:
         config: config of the training. `num_shards` = 0 means 1 here. Settings of logging,
             evaluation and checkpoints do not apply.
-        env: a custom `Task`, or a class or function that makes one, instead of the config's
-            environment and its options.
+        env: an environment as for `train`, instead of the config's environment and its options.
         parts: a function from the parts that the config selects to the parts to train with, such as
             `lambda parts: parts._replace(advantages=...)`.
         num_points: number of points of each curve, at most one per update.
@@ -145,7 +145,8 @@ def make_train(
         )
     setup = resolve(with_env(config, env), change=parts)
     config, built = setup.config, make_parts(setup.config, change=setup.change)
-    for line in without_effect([config]) if parts is None else ():
+    unused = without_effect([config]) if parts is None else []
+    for line in (*unused, *registry.warnings_of(config.env, built.env.spec)):
         log.warning(line)
     init, train_chunk = init_program(built), train_program(built)
     default = make_hyperparams(config)

@@ -1,6 +1,7 @@
 """A run from start to end: config, folder, devices, programs, training, summary."""
 
 import contextlib
+import logging
 import math
 import re
 import signal
@@ -49,6 +50,8 @@ from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
 from purejaxppo.video import video
+
+log = logging.getLogger("purejaxppo")
 
 VERSIONS = (__version__, jax.__version__)
 """Versions that all processes of a run must have."""
@@ -201,6 +204,9 @@ def execute(run: Training, first: Sequence[Hook] = (), columns: Sequence[str] = 
     stay_awake = config.keep_cores_awake and platform == "cpu"
     with logs(config, run.run_dir):
         announce(run, stay_awake=stay_awake)
+        for warning in registry.warnings_of(config.env, run.programs.spec):
+            log.info("warning: %s", warning)
+            run.console.print_line(f"warning: {warning}")
         with saving_on_failure(run):
             run.state = prepare(run, columns)
         started = time.perf_counter()

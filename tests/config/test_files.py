@@ -40,7 +40,7 @@ WRONG = [
     ("ppo:\n  normalize_obs: 1\n", "ppo.normalize_obs = 1", "true or false"),
     ("network:\n  hidden: 64\n", "network.hidden = 64: must be a list, such as [64, 64]"),
     ("network:\n  activation: sine\n", "'sine': must be one of tanh, relu"),
-    ("env:\n  options: {a: [1]}\n", "env.options.a = [1]: must be a number"),
+    ("network:\n  policies: {a: [1]}\n", "network.policies.a = [1]: must be a number"),
     ("seed:\n", "seed = None: must be a whole number"),
 ]
 

@@ -28,7 +28,10 @@ def message(name, **options):
         ("dummy/vektor", "Did you mean 'dummy/vector'"),
         ("dumy/vector", "Did you mean 'dummy'"),
         ("gymnax/Cartpole-v1", "Did you mean 'gymnax/CartPole-v1'"),
-        ("CartPole-v1", "Did you mean 'gymnax/CartPole-v1'"),
+        ("CartPole-v1", "Use envpool/CartPole-v1, gymnasium/CartPole-v1 or gymnax/CartPole-v1."),
+        ("Hopper-v4", "Use envpool/Hopper-v4 or gymnasium/Hopper-v4."),
+        ("CartPol-v1", "Did you mean 'envpool/CartPole-v1' or 'gymnasium/CartPole-v1'"),
+        ("walk.py:Walk", "jax/walk.py:Walk for a Task, gymnasium/walk.py:Walk for an environment"),
         ("dummy/zzzzzzzz", "purejaxppo list envs"),
         ("zzzz/vector", "Families: brax, craftax"),
     ],
@@ -75,7 +78,7 @@ def test_suggestions_skip_families_that_are_not_installed(monkeypatch):
         "find_spec",
         lambda name, *args: real(name, *args) if name == "jax" else None,
     )
-    assert "Did you mean 'dummy/constant'" in message("constant")
+    assert "Use dummy/constant." in message("constant")
 
 
 def test_wrong_back_ends_and_options_are_rejected():

@@ -137,9 +137,12 @@ def test_flag_values_are_parsed_as_yaml_scalars():
         *[("1e5", 1e5), ("0x1f", 31), ("yes", True), (".inf", float("inf")), ("-0.0", -0.0)],
         *[("'1e5'", "1e5"), ('"yes"', "yes"), ("''", "")],
         *[("695e0514", "695e0514"), ("2024-01-01", "2024-01-01"), ("2024-13-45", "2024-13-45")],
+        *[(word, word) for word in ("", " ", " x ", "# x", "a # b", "1 # b", "- a", "{", "[")],
         *[
-            (word, word)
-            for word in ("", " ", " x ", "# x", "a # b", "1 # b", "- a", "{", "{}", "[1]")
+            ("{}", {}),
+            ("[1]", [1]),
+            ("'[1]'", "[1]"),
+            ("{a: [1, b], 2: null}", {"a": [1, "b"], 2: None}),
         ],
         *[
             (word, word)
@@ -147,7 +150,7 @@ def test_flag_values_are_parsed_as_yaml_scalars():
         ],
     ],
 )
-def test_a_flag_value_is_a_number_a_quoted_string_or_the_text_itself(word, value, tmp_path):
+def test_an_option_on_the_command_line_is_yaml_or_the_text_itself(word, value, tmp_path):
     options = ("--env.options", "x", word)
     keys = ("--network.actor_keys", word, "y")
     config = train_command.parse(["--config", "cartpole", *options, *keys]).config

@@ -341,6 +341,27 @@ class Doubled(gymnasium.ObservationWrapper):
         return observation * 2
 
 
+class Times(gymnasium.RewardWrapper):
+    """Multiplies rewards by a factor."""
+
+    def __init__(self, env, factor=2):
+        super().__init__(env)
+        self.factor = factor
+
+    def reward(self, reward):
+        return self.factor * reward
+
+
+def make_counter(config):
+    """Return a Counter of the last length in a mapping, which it changes."""
+    return Counter(config["lengths"].pop())
+
+
+def make_number():
+    """Return something else than an environment."""
+    return 3
+
+
 class MyNormalize(gymnasium.wrappers.NormalizeReward):
     """A subclass of a normalising wrapper."""
 

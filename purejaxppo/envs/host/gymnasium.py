@@ -1,7 +1,8 @@
 """`gymnasium/`: Gymnasium environments in worker processes behind callbacks.
 
 Names: `gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` an id that a package
-registers at import, `gymnasium/path/to/file.py:ClassName` an environment class in a file.
+registers at import, `gymnasium/path/to/file.py:Name` and `gymnasium/package.module:Name` a class or
+function. From Python, env.name may also be an object; see `config.env_objects`.
 """
 
 import contextlib
@@ -14,13 +15,27 @@ from typing import Any, Literal
 import numpy as np
 
 from purejaxppo.aliases import EnvAction
-from purejaxppo.config.references import LoadError, located, without_family
+from purejaxppo.config.references import (
+    OBJECT,
+    CodeRef,
+    LoadError,
+    load,
+    located,
+    without_family,
+)
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, Pool, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.workers.errors import SimulatorError
-from purejaxppo.envs.host.workers.factory import HashableMaker, Maker, Options, make_spec
+from purejaxppo.envs.host.workers.factory import (
+    HashableMaker,
+    Maker,
+    Options,
+    make_spec,
+    pickled,
+    wrapper_calls,
+)
 from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
 from purejaxppo.envs.host.workers.worker import EnvGroup, EnvInfo, buffer_bytes, buffers
 from purejaxppo.envs.options import Option, split, with_defaults
@@ -37,12 +52,25 @@ POOL_OPTIONS = {
     ),
 }
 """Options of worker pools."""
+
+
+def _parse_wrappers(name: str, value: Any) -> Any:
+    """Check env.options.wrappers, and return it unchanged."""
+    if not isinstance(value, str | list):
+        raise ValueError(f"{name} = {value!r}: must be a string or a list.")
+    list(wrapper_calls(value))
+    return value
+
+
 OPTIONS = {
     **POOL_OPTIONS,
     "wrappers": Option(
         "",
-        "Wrappers of `gymnasium.wrappers` or custom ones (`file.py:Class`), separated by commas, "
-        "innermost first.",
+        "Wrappers of `gymnasium.wrappers` or custom ones (`file.py:Class`), innermost first: "
+        "names separated by commas, or a list of names and of mappings to arguments, as in "
+        "`[FlattenObservation, {FrameStackObservation: {stack_size: 4}}]`.",
+        parse=_parse_wrappers,
+        nested=True,
         refers="code",
     ),
     "pixels": Option(
@@ -84,7 +112,7 @@ def make(
     """Create `num_envs` environments of a task.
 
     Args:
-        name: a registered id, `package:Id` or `file.py:Class`.
+        name: a registered id, `package:Id`, `package.module:Name` or `file.py:Name`.
         config: options other than `OPTIONS` are keyword arguments of the environment.
         num_envs: number of environments, N.
         seed: seed of the global random generators in worker processes. Environments are seeded from
@@ -99,18 +127,39 @@ def make(
     """
     ours_given, env_options = split(config.options, OPTIONS)
     options = with_defaults(ours_given, OPTIONS)
-    wrappers = tuple(part.strip() for part in str(options["wrappers"]).split(",") if part.strip())
     maker = make_spec(
         name,
-        wrappers,
+        options["wrappers"],
         env_options,
         config.max_episode_steps,
         pixels=options["pixels"],
         frame_stack=options["frame_stack"],
         mask=options["mask"],
+        pickled=pickled_object(config.name) or _registered_here(name),
     )
     workers = Workers(config.name, maker, options)
     return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, render=render)
+
+
+def pickled_object(name: str | CodeRef) -> bytes:
+    """Return the object in env.name for workers; empty if they can load it from its text.
+
+    Raises:
+        ValueError: it cannot be pickled.
+    """
+    ref = without_family(name)
+    if not ref.text.startswith(OBJECT):
+        return b""
+    return pickled(load(ref, "env.name"), str(name))
+
+
+def _registered_here(name: str) -> bytes:
+    """Return the `EnvSpec` of an id that this process may have registered, for workers."""
+    import gymnasium
+
+    spec = gymnasium.registry.get(name)
+    is_gymnasiums = spec is None or str(spec.entry_point).startswith("gymnasium.")
+    return b"" if is_gymnasiums else pickled(spec, f"gymnasium/{name}")
 
 
 class Workers:
@@ -264,11 +313,11 @@ class RenderedEnv:
 
 
 FAMILY = Family(
-    about="a registered id, package:Id or file.py:Class; runs in worker processes",
+    about="a registered id, package:Id, file.py:Name or module:Name; runs in worker processes",
     tasks=task_names,
     make_batch=make,
     requires="gymnasium",
     names="id",
     options=OPTIONS,
-    more_options="keyword arguments for `gymnasium.make`, or for the class in a file",
+    more_options="keyword arguments for `gymnasium.make`, or for the class or function",
 )

@@ -13,7 +13,7 @@ import re
 from purejaxppo.config.references import absolute
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.host.gymnasium import POOL_OPTIONS, Workers
+from purejaxppo.envs.host.gymnasium import POOL_OPTIONS, Workers, pickled_object
 from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION, MultiAgentEnv, count_worlds
@@ -68,12 +68,14 @@ def make(
 
     ours_given, env_options = split(config.options, OPTIONS)
     options = with_defaults(ours_given, OPTIONS)
+    pickled = pickled_object(config.name)
     maker = PettingZooSpec(
-        absolute(name),
-        tuple(sorted(env_options.items())),
+        name if pickled else absolute(name),
+        env_options,
         config.max_episode_steps,
         mask=options["mask"],
         global_state=options[GLOBAL_STATE],
+        pickled=pickled,
     )
     workers = Workers(config.name, maker, options)
     team = workers.info.team

@@ -573,7 +573,7 @@ OPTIONS = [
     (
         "gymnasium/CartPole-v1",
         {"wrappers": "FrameStackObservation"},
-        "failed with the environment as its only argument",
+        "FrameStackObservation failed with no arguments: ",
     ),
     ("gymnasium/CartPole-v1", {"timeout": -1.0}, "must be above 0"),
     ("gymnasium/CartPole-v1", {"colour": 1}, "colour"),

@@ -5,13 +5,15 @@ This module does not import JAX, because worker processes import it.
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
+from purejaxppo.config.env_objects import family_of, spec_of
 from purejaxppo.config.hints import nearest
 from purejaxppo.config.plain import time_limit as time_limit_of
-from purejaxppo.config.references import absolute, import_named, in_file
+from purejaxppo.config.references import OBJECT, absolute, described, import_named, in_file
 from purejaxppo.envs.host.workers.errors import MakeError
 
 Gymnasium = Any
@@ -26,6 +28,13 @@ NORMALISING_WRAPPERS = {
     "NormalizeObservation": "ppo.normalize_obs = true",
 }
 """Gymnasium's wrappers with running statistics, and the settings that replace them."""
+
+
+class WrapperCall(NamedTuple):
+    """A wrapper by name, and its arguments after the environment."""
+
+    name: str
+    arguments: Options
 
 
 class Maker(Protocol):
@@ -52,15 +61,20 @@ class HashableMaker(Maker, Protocol):
 
 @dataclass(frozen=True)
 class GymnasiumSpec:
-    """A Gymnasium environment by name; see `make_spec`."""
+    """A Gymnasium environment by name or as a pickled object; see `make_spec`."""
 
     name: str
-    wrappers: tuple[str, ...] = ()
-    options: tuple[tuple[str, Any], ...] = ()
+    wrappers: tuple[WrapperCall, ...] = ()
+    options: Options = field(default_factory=dict)
     max_episode_steps: int = 0
     pixels: int = 0
     frame_stack: int = 1
     mask: bool = False
+    pickled: bytes = b""
+
+    def __hash__(self) -> int:
+        """Return the hash of the fields that are not mappings."""
+        return hash((self.name, self.max_episode_steps, self.pixels, self.pickled))
 
     def __call__(self, render_mode: str | None = None) -> Gymnasium:
         """Create the environment with its wrappers."""
@@ -69,19 +83,11 @@ class GymnasiumSpec:
 
             without_display()
             render_mode = "rgb_array"
-        options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
-        file, _, class_name = self.name.rpartition(":")
-        if file.endswith(".py"):
-            env = _from_file(file, class_name, options, self.max_episode_steps)
-        elif self.name.endswith(".py"):
-            raise MakeError(
-                f"env.name = gymnasium/{self.name}: the class is missing. Use "
-                f"gymnasium/{self.name}:ClassName."
-            )
-        else:
-            env = _registered(self.name, options, self.max_episode_steps)
-        for name in self.wrappers:
-            env = _wrapped(name, with_copies(env))
+        # A copy, because the environment may change lists and mappings in its arguments.
+        options = copy.deepcopy(self.options)
+        env = self._unwrapped(options | ({"render_mode": render_mode} if render_mode else {}))
+        for wrapper in self.wrappers:
+            env = _wrapped(wrapper, with_copies(env))
         for wrapper in _wrappers_of(env):
             _check_wrapper(type(wrapper), f"env.name = gymnasium/{self.name}")
         env = with_time_limit(env)
@@ -93,34 +99,131 @@ class GymnasiumSpec:
             env = Masked(env, f"gymnasium/{self.name}")
         return env
 
+    def _unwrapped(self, options: Options) -> Gymnasium:
+        """Create the environment without the wrappers of the config."""
+        limit = self.max_episode_steps
+        place, _, attribute = self.name.rpartition(":")
+        if self.pickled:
+            target = unpickled(self.pickled, f"gymnasium/{self.name}")
+            if target is not spec_of(target):
+                return _created(target, self.name, options, limit)
+            return _registered(target, self.name, options, limit)
+        if place.endswith(".py"):
+            target = in_file(place, attribute, "env.name", callable, "function or class")
+            return _created(target, self.name, options, limit)
+        if self.name.endswith(".py"):
+            raise MakeError(
+                f"env.name = gymnasium/{self.name}: the class is missing. Use "
+                f"gymnasium/{self.name}:ClassName."
+            )
+        module = import_named(place, f"env.name: gymnasium/{self.name}") if place else None
+        if callable(target := getattr(module, attribute, None)):
+            return _created(target, self.name, options, limit)
+        return _registered(attribute, self.name, options, limit)
+
 
 def make_spec(
     name: str,
-    wrappers: tuple[str, ...] = (),
+    wrappers: str | Iterable[str | Mapping[str, Options]] = (),
     options: Mapping[str, Any] | None = None,
     max_episode_steps: int = 0,
     *,
     pixels: int = 0,
     frame_stack: int = 1,
     mask: bool = False,
+    pickled: bytes = b"",
 ) -> GymnasiumSpec:
     """Describe a Gymnasium environment without importing or creating it.
 
     Args:
         name: a registered id (`Hopper-v5`), an id with the package to import first
-            (`package:Id-v0`), or a class in a file (`path/to/file.py:ClassName`).
-        wrappers: applied in order, each with the environment as its only argument: a class of
-            gymnasium.wrappers, `module:ClassName` or `path/to/file.py:ClassName`.
+            (`package:Id-v0`), or a class or function (`path/to/file.py:Name`,
+            `package.module:Name`).
+        wrappers: applied in order; see `wrapper_calls`.
         options: keyword arguments of the environment.
         max_episode_steps: replaces the time limit; 0 keeps the environment's. A class in a file may
             declare a limit in its attribute `max_episode_steps`.
         pixels: height and width of observed images; 0: the environment's observations.
         frame_stack: number of latest images in an observation.
         mask: add the `action_mask` of infos to observations.
+        pickled: the environment, an `EnvSpec`, a class or a function, if `name` cannot be loaded.
+
+    Raises:
+        ValueError: see `wrapper_calls`.
     """
-    pairs = tuple(sorted((options or {}).items()))
-    paths = tuple(map(absolute, wrappers))
-    return GymnasiumSpec(absolute(name), paths, pairs, max_episode_steps, pixels, frame_stack, mask)
+    return GymnasiumSpec(
+        name if pickled else absolute(name),
+        tuple(wrapper_calls(wrappers)),
+        dict(options or {}),
+        max_episode_steps,
+        pixels,
+        frame_stack,
+        mask,
+        pickled,
+    )
+
+
+def wrapper_calls(wrappers: str | Iterable[Any]) -> Iterator[WrapperCall]:
+    """Yield the wrappers of env.options.wrappers, with absolute paths.
+
+    Args:
+        wrappers: names separated by commas, or a list of names and of {name: arguments}. A name is
+            a class of gymnasium.wrappers, `module:Name` or `path/to/file.py:Name`.
+
+    Raises:
+        ValueError: an entry has another form.
+    """
+    for entry in wrappers.split(",") if isinstance(wrappers, str) else wrappers:
+        pairs = list(entry.items()) if isinstance(entry, Mapping) else [(entry, {})]
+        name, arguments = pairs[0] if len(pairs) == 1 else (None, None)
+        if not isinstance(name, str) or not isinstance(arguments, Mapping | None):
+            raise ValueError(
+                f"env.options.wrappers: {entry!r} must be a name, or a mapping of a name to "
+                f"arguments, as in {{FrameStackObservation: {{stack_size: 4}}}}."
+            )
+        if name.strip():
+            yield WrapperCall(absolute(name.strip()), dict(arguments or {}))
+
+
+def pickled(value: Any, name: str) -> bytes:
+    """Pickle an environment, an `EnvSpec`, a class or a function for workers.
+
+    Args:
+        value: the object. Copies of an environment are made from its `EnvSpec`, if it has one.
+        name: env.name, for messages.
+
+    Raises:
+        ValueError: the object cannot be pickled.
+    """
+    import cloudpickle
+
+    spec = spec_of(value)
+    if spec is not None:
+        spec = copy.deepcopy(spec)
+        spec.kwargs.pop("render_mode", None)
+    try:
+        return cloudpickle.dumps(value if spec is None else spec)
+    except Exception as error:  # raised by any object in it
+        raise ValueError(
+            f"env.name = {name}: the environment cannot be copied to workers "
+            f"({type(error).__name__}: {one_line(error)}). Pass its class, or a function that "
+            f"makes it."
+        ) from error
+
+
+def unpickled(data: bytes, name: str) -> Any:
+    """Return the object of `pickled`.
+
+    Raises:
+        MakeError: it cannot be restored.
+    """
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise MakeError(
+            f"env.name = {name}: a worker cannot restore the environment ({described(error)}). "
+            f"Pass a class or function of a module or file."
+        ) from error
 
 
 def time_limit(env: Gymnasium) -> int:
@@ -205,21 +308,32 @@ def checked_limit(value: Any, name: str) -> int:
         raise MakeError(str(error)) from None
 
 
-def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasium:
-    """Create an environment of Gymnasium's registry, without its checker: workers check values."""
+def _registered(target: Any, name: str, options: Options, max_episode_steps: int) -> Gymnasium:
+    """Create an environment of Gymnasium's registry, without its checker: workers check values.
+
+    Args:
+        target: id of the environment, or its `EnvSpec`.
+        name: name of the environment, for messages.
+        options: keyword arguments.
+        max_episode_steps: replaces the time limit; 0 keeps the environment's.
+    """
     import gymnasium
 
-    package, _, task = name.rpartition(":")
-    if package:
-        import_named(package, f"env.name: gymnasium/{name}")
+    task = target if isinstance(target, str) else target.id
     try:
-        if not max_episode_steps and gymnasium.spec(task).max_episode_steps is not None:
-            limit = gymnasium.spec(task).max_episode_steps
+        limit = (gymnasium.spec(task) if target is task else target).max_episode_steps
+        if not max_episode_steps and limit is not None:
             max_episode_steps = checked_limit(limit, f"max_episode_steps of {task}")
-        return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
+        return gymnasium.make(
+            target, max_episode_steps or None, disable_env_checker=True, **options
+        )
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         close = nearest(task, gymnasium.registry)
-        hint = f"Did you mean {close!r}?" if close else "For an id of a package, use package:Id-v0."
+        hint = (
+            f"Did you mean {close!r}?"
+            if close
+            else "For an id of a package, use package:Id-v0. For a class, use package.module:Class."
+        )
         if isinstance(error, gymnasium.error.DeprecatedEnv):
             hint = one_line(error)
         raise MakeError(f"env.name: unknown task 'gymnasium/{name}'. {hint}") from error
@@ -236,29 +350,76 @@ def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasiu
         raise MakeError(f"env.name: gymnasium/{name}: {one_line(error)}") from error
 
 
-def _from_file(file: str, name: str, options: Options, max_episode_steps: int) -> Gymnasium:
-    """Create an instance of a class in a file, with a `TimeLimit` if a limit is set."""
+def _created(target: Any, name: str, options: Options, max_episode_steps: int) -> Gymnasium:
+    """Create an environment from a class or function, or return a copy of an environment.
+
+    Args:
+        target: a class, a function, or the copy.
+        name: name of the environment, for messages.
+        options: keyword arguments.
+        max_episode_steps: replaces the time limit; 0 keeps the environment's.
+    """
     import gymnasium
 
-    env_class = in_file(file, name, "env.name", inspect.isclass, "class")
-    if not issubclass(env_class, gymnasium.Env):
-        raise MakeError(f"env.name: {file}:{name} is not a subclass of gymnasium.Env.")
-    try:
-        inspect.signature(env_class).bind(**options)
-    except TypeError as error:
-        raise MakeError(f"env.options: {file}:{name}: {one_line(error)}") from error
-    env = env_class(**options)
-    return gymnasium.wrappers.TimeLimit(env, max_episode_steps) if max_episode_steps else env
+    name = name.removeprefix(OBJECT)
+    if inspect.isclass(target) and not issubclass(target, gymnasium.Env):
+        hint = _other_family(target, name)
+        raise MakeError(f"env.name: {name} is not a subclass of gymnasium.Env.{hint}")
+    if isinstance(target, gymnasium.Env):
+        env = _set_render_mode(target, options.pop("render_mode", None))
+        if options:
+            raise MakeError(
+                f"env.options: {name} is an environment, which takes no arguments. Remove "
+                f"{', '.join(options)}, or pass its class."
+            )
+    else:
+        try:
+            inspect.signature(target).bind(**options)
+        except TypeError as error:
+            raise MakeError(f"env.options: {name}: {one_line(error)}") from error
+        env = target(**options)
+    if not isinstance(env, gymnasium.Env):
+        raise MakeError(
+            f"env.name: {name} returns a {type(env).__name__} instead of a gymnasium.Env."
+            f"{_other_family(env, name)}"
+        )
+    return _limited(env, max_episode_steps) if max_episode_steps else env
+
+
+def _other_family(value: Any, name: str) -> str:
+    """Return a hint if an environment belongs to another family."""
+    is_task = all(hasattr(value, part) for part in ("observation", "action", "reset", "step"))
+    family = "jax" if is_task else family_of(value)
+    return f" Use {family}/{name}." if family else ""
+
+
+def _set_render_mode(env: Gymnasium, render_mode: str | None) -> Gymnasium:
+    """Make an environment that was created without a render mode render as `render_mode`."""
+    inner = env.unwrapped
+    if env.render_mode is None and render_mode in inner.metadata.get("render_modes", ()):
+        inner.render_mode = render_mode
+    return env
+
+
+def _limited(env: Gymnasium, max_episode_steps: int) -> Gymnasium:
+    """Replace the time limit of an environment."""
+    from gymnasium.wrappers import TimeLimit
+
+    limits = [wrapper for wrapper in _wrappers_of(env) if isinstance(wrapper, TimeLimit)]
+    for wrapper in limits:
+        wrapper._max_episode_steps = max_episode_steps
+    return env if limits else TimeLimit(env, max_episode_steps)
 
 
 def _wrapper(name: str) -> Any:
-    """Return the class of a wrapper."""
+    """Return the class or function of a wrapper."""
     import gymnasium
 
     field = f"env.options.wrappers: {name}"
     module_name, _, class_name = name.rpartition(":")
     if module_name.endswith(".py"):
-        return in_file(module_name, class_name, "env.options.wrappers", inspect.isclass, "class")
+        where = "env.options.wrappers"
+        return in_file(module_name, class_name, where, callable, "function or class")
     module = import_named(module_name, field) if module_name else gymnasium.wrappers
     try:
         return getattr(module, class_name)
@@ -289,17 +450,18 @@ def _check_wrapper(wrapper_class: type, field: str) -> None:
             )
 
 
-def _wrapped(name: str, env: Gymnasium) -> Gymnasium:
-    """Apply the wrapper `name` to an environment."""
-    wrapper = _wrapper(name)
+def _wrapped(call: WrapperCall, env: Gymnasium) -> Gymnasium:
+    """Apply a wrapper to an environment."""
+    wrapper = _wrapper(call.name)
     if inspect.isclass(wrapper):
         _check_wrapper(wrapper, "env.options.wrappers")
     try:
-        return wrapper(env)
+        return wrapper(env, **copy.deepcopy(call.arguments))
     except TypeError as error:
+        given = f"the arguments {', '.join(call.arguments)}" if call.arguments else "no arguments"
         raise MakeError(
-            f"env.options.wrappers: {name} failed with the environment as its only argument: "
-            f"{one_line(error)}. Give its other arguments defaults."
+            f"env.options.wrappers: {call.name} failed with {given}: {one_line(error)}. Its "
+            f"arguments are a mapping, as in {{FrameStackObservation: {{stack_size: 4}}}}."
         ) from error
 
 

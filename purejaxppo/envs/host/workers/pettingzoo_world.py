@@ -5,8 +5,9 @@ and its action holds all their actions. This module does not import JAX, because
 import it.
 """
 
+import copy
 import pkgutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -17,7 +18,7 @@ from pettingzoo import ParallelEnv
 from purejaxppo.config.hints import nearest
 from purejaxppo.config.references import LoadError, import_named, in_file
 from purejaxppo.envs.host.workers.errors import MakeError
-from purejaxppo.envs.host.workers.factory import checked_limit, one_line
+from purejaxppo.envs.host.workers.factory import checked_limit, one_line, unpickled
 from purejaxppo.envs.host.workers.gym_spaces import (
     action_space,
     decoder,
@@ -50,23 +51,31 @@ class PettingZooSpec:
     Args:
         name: a module with a `parallel_env`, `module:function`, `file.py:function`, or an id of
             PettingZoo's registry, which has a slash.
-        options: keyword arguments of the function, as sorted pairs.
+        options: keyword arguments of the function.
         max_episode_steps: time limit; 0 keeps the environment's.
         mask: read the `action_mask` in the agents' infos.
         global_state: observe the global state.
+        pickled: the environment, a class or a function, if `name` cannot be loaded.
     """
 
     name: str
-    options: tuple[tuple[str, Any], ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
     max_episode_steps: int = 0
     mask: bool = False
     global_state: bool = False
+    pickled: bytes = b""
+
+    def __hash__(self) -> int:
+        """Return the hash of the fields that are not mappings."""
+        return hash((self.name, self.max_episode_steps, self.mask, self.pickled))
 
     def __call__(self, render_mode: str | None = None) -> "ParallelGymEnv":
         """Create one multi-agent environment."""
-        options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
+        options = copy.deepcopy(self.options) | (
+            {"render_mode": render_mode} if render_mode else {}
+        )
         try:
-            env = _builder(self.name)(**options)
+            env = self._builder()(**options)
         except ImportError as error:
             raise MakeError(
                 f"pettingzoo/{self.name} needs a missing package: {one_line(error)}"
@@ -82,9 +91,16 @@ class PettingZooSpec:
             )
         return ParallelGymEnv(env, self)
 
+    def _builder(self) -> Any:
+        """Return the class or function that creates an environment."""
+        if not self.pickled:
+            return _builder(self.name)
+        target = unpickled(self.pickled, f"pettingzoo/{self.name}")
+        return (lambda: target) if isinstance(target, ParallelEnv) else target
+
 
 def _builder(name: str) -> Any:
-    """Return the class or function that creates an environment."""
+    """Return the class or function that a name refers to."""
     module_name, _, attribute = name.rpartition(":")
     if module_name.endswith(".py"):
         return in_file(module_name, attribute, "env.name", callable, "function or class")

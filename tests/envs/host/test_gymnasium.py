@@ -1,0 +1,162 @@
+"""Gymnasium environments by reference and as objects, created by workers."""
+
+import sys
+import threading
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium.wrappers import TimeLimit, TransformReward
+from support.example_envs import Counter
+from support.paths import EXAMPLE_ENVS
+
+from purejaxppo.config.run_files import code_files
+from purejaxppo.config.schema import Config, EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.host.workers.factory import make_spec, wrapper_calls
+
+FILE = str(EXAMPLE_ENVS)
+
+
+def rewards(config, steps=6):
+    """Return the rewards [steps] of environment 1 of 2, with action 1."""
+    env = registry.make(config, 2, seed=3)
+    state, _ = env.reset(jax.random.key(0))
+    collected = []
+    for _ in range(steps):
+        state, out = env.step(jax.random.key(0), state, np.ones(2, np.int32))
+        collected.append(float(out.reward[1]))
+    env.close()
+    return collected
+
+
+def local(length=2):
+    return lambda: TransformReward(Counter(length), lambda reward: 2 * reward)
+
+
+# A Counter's reward is the step, plus 10 in the second episode. The step after an end has reward 0.
+FORMS = [
+    (f"gymnasium/{FILE}:Counter", {"length": 2}, [1, 2, 0, 11, 12, 0]),
+    (f"gymnasium/{FILE}:make_counter", {"config": {"lengths": [2]}}, [1, 2, 0, 11, 12, 0]),
+    ("gymnasium/support.example_envs:Counter", {"length": 2}, [1, 2, 0, 11, 12, 0]),
+    ("gymnasium/support.example_envs:make_counter", {"config": {"lengths": [2]}}, [1, 2, 0]),
+    (
+        f"gymnasium/{FILE}:Counter",
+        {"length": 2, "wrappers": [f"{FILE}:Times", {f"{FILE}:Times": {"factor": 3}}]},
+        [6, 12, 0, 66],
+    ),
+    (Counter, {"length": 2}, [1, 2, 0, 11]),
+    (Counter(2), {}, [1, 2, 0, 11]),
+    (TimeLimit(Counter(4), 3), {}, [1, 2, 3, 0, 11]),
+    (TimeLimit(Counter(4), 3), {"wrappers": f"{FILE}:Times"}, [2, 4, 6, 0, 22]),
+    (local(), {}, [2, 4, 0, 22]),
+]
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize(("env", "options", "expected"), FORMS)
+def test_every_form_of_an_environment_steps_in_workers(env, options, expected, workers):
+    config = EnvConfig(name=env, options={**options, "workers": workers, "num_workers": 1})
+    assert rewards(config, len(expected)) == expected
+
+
+def test_an_id_of_this_process_steps_in_worker_processes():
+    gymnasium.register("Counts-v0", "support.example_envs:Counter", kwargs={"length": 2})
+    try:
+        assert rewards(EnvConfig(name="gymnasium/Counts-v0"), 4) == [1, 2, 0, 11]
+        env = gymnasium.make("Counts-v0", max_episode_steps=1)
+        assert rewards(EnvConfig(name=env), 4) == [1, 0, 11, 0]
+    finally:
+        del gymnasium.registry["Counts-v0"]
+
+
+def test_the_limit_of_the_config_replaces_that_of_an_environment():
+    config = EnvConfig(name=TimeLimit(Counter(9), 2), max_episode_steps=4)
+    assert registry.make(config, 2).spec.max_episode_steps == 4
+    assert rewards(config) == [1, 2, 3, 4, 0, 11]
+
+
+class Locked(Counter):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "problem"),
+    [
+        (Locked(), {}, "cannot be copied to workers (TypeError: cannot pickle '_thread.lock'"),
+        (Counter(3), {"length": 2}, "is an environment, which takes no arguments. Remove length"),
+        (lambda: Counter(3), {"size": 2}, "unexpected keyword argument 'size'"),
+        (f"gymnasium/{FILE}:make_number", {}, "make_number returns a int instead of a gymnasium"),
+        (
+            "gymnasium/support.own_code:Walk",
+            {},
+            "is not a subclass of gymnasium.Env. Use jax/support.own_code:Walk.",
+        ),
+        (
+            "gymnasium/mpe2.simple_spread_v3:parallel_env",
+            {},
+            "Use pettingzoo/mpe2.simple_spread_v3:parallel_env.",
+        ),
+        (f"gymnasium/{FILE}:Counter", {"wrappers": [{"ClipReward": 3}]}, "must be a name, or a"),
+        (f"gymnasium/{FILE}:Counter", {"wrappers": [3]}, "must be a name, or a mapping"),
+        (f"gymnasium/{FILE}:Counter", {"wrappers": {"a": {}}}, "must be a string or a list"),
+        (
+            f"gymnasium/{FILE}:Counter",
+            {"wrappers": [{"ClipReward": {"top": 3}}]},
+            "ClipReward failed with the arguments top: ",
+        ),
+        ("gymnasium/CartPole-v1", {"num_workers": [2]}, "env.options.num_workers = [2]: must be a"),
+    ],
+)
+def test_an_invalid_environment_is_an_error_of_one_sentence(env, options, problem):
+    with pytest.raises(ValueError, match=r"^env") as caught:
+        registry.make(EnvConfig(name=env, options={**options, "workers": "thread"}), 2)
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_task_of_another_family_is_named(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"an environment of the family gymnasium\. Use gymnasium/"
+    ):
+        registry.make(EnvConfig(name=f"jax/{FILE}:Counter"), 2)
+
+
+def test_wrappers_are_names_or_mappings_to_arguments():
+    assert list(wrapper_calls("A, b.c:D,")) == [("A", {}), ("b.c:D", {})]
+    calls = wrapper_calls(["A", {"B": {"size": 3}}, {"C": None}, {f"{FILE}:D": {}}])
+    assert list(calls) == [("A", {}), ("B", {"size": 3}), ("C", {}), (f"{FILE}:D", {})]
+
+
+def test_files_of_wrappers_are_copied_into_the_run_folder():
+    options = {"wrappers": [{f"{FILE}:Times": {"factor": 2}}, "own.py:One"]}
+    config = Config(env=EnvConfig(name="gymnasium/CartPole-v1", options=options))
+    assert set(code_files(config)) == {FILE, "own.py"}
+    assert registry.external_code(config.env).modules == []
+
+
+def test_arguments_are_copied_for_each_environment():
+    spec = make_spec(f"{FILE}:make_counter", (), {"config": {"lengths": [3, 2]}})
+    assert [spec().length, spec().length] == [2, 2]  # make_counter pops the last length
+
+
+def test_the_frames_of_an_environment_object_are_rendered():
+    env = registry.make(EnvConfig(name=gymnasium.make("CartPole-v1")), 1, render=True)
+    env.reset(jax.random.key(0))
+    assert env.spec.max_episode_steps == 500
+    from purejaxppo.envs.host.gymnasium import RenderedEnv
+    from purejaxppo.envs.host.workers.factory import pickled
+
+    unregistered = gymnasium.make("CartPole-v1").unwrapped
+    unregistered.spec = None
+    rendered = RenderedEnv(make_spec("object of x:CartPole", pickled=pickled(unregistered, "x")))
+    rendered.reset(0)
+    assert rendered.render_frame().shape == (400, 600, 3)
+    rendered.close()
+    env.close()
+
+
+def test_workers_do_not_import_the_script():
+    assert "__main__" in sys.modules and rewards(EnvConfig(name=local(3)), 4) == [2, 4, 6, 0]
