@@ -21,7 +21,7 @@ class Corridor(gymnasium.Env):
         self.length = length
         self.observation_space = spaces.Dict(
             {
-                "cart": spaces.Box(-np.inf, np.inf, (2,), np.float32),  # position, velocity
+                "cart": spaces.Box(-10.0, 10.0, (2,), np.float32),  # position, velocity
                 "goal": spaces.Box(-1.0, 1.0, (1,), np.float32),
             }
         )
