@@ -150,7 +150,7 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
         diagnostics.check_extras(metrics, parts.metric_names)
         return state, jax.tree.map(jnp.add, total, metrics)
 
-    zeros = diagnostics.zero_metrics(parts.metric_names)
+    zeros = diagnostics.zero_metrics(parts.metric_names, len(parts.env.spec.metrics))
     return jax.lax.fori_loop(0, num_updates, body, (state, zeros))
 
 

@@ -10,11 +10,13 @@ from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
 from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs, ObsBuffer, StoredObs
 from purejaxppo.envs.base import Env, EnvStep
+from purejaxppo.envs.metrics import EpisodeMetrics
 from purejaxppo.spaces import example
 from purejaxppo.streams import ENVIRONMENTS, stream
 from purejaxppo.types import (
     Act,
     Episodes,
+    MetricSums,
     OpenDecision,
     PolicyStep,
     Rollout,
@@ -35,6 +37,7 @@ class StepRow(NamedTuple):
     out: EnvStep
     episode_return: Array  # [N] sum of `EnvStep.scores` since the episode started, with this step
     episode_length: Array  # [N] int32 valid steps since then, with this step
+    episode_metrics: EpisodeMetrics | None = None  # [N, K] since then, with this step
 
     @property
     def finished(self) -> Array:
@@ -63,6 +66,7 @@ def begin_episodes(
         episode_length=jnp.zeros(n, jnp.int32),
         discounted_return=jnp.zeros(n),
         absent=jnp.zeros(n, bool) if env.spec.absent else None,
+        episode_metrics=EpisodeMetrics.start(env.spec.metrics, (n,)),
     )
 
 
@@ -115,6 +119,7 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
         out=out,
         episode_return=state.episode_return + out.scores,
         episode_length=state.episode_length + out.valid,
+        episode_metrics=state.episode_metrics and state.episode_metrics.add(out.metrics),
     )
     after = state.replace(
         env=env_state,
@@ -125,6 +130,7 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
         episode_length=jnp.where(row.finished, 0, row.episode_length),
         absent=out.absent,
         open=decisions.latest_decision(state, choice, out.valid, out.reward),
+        episode_metrics=row.episode_metrics and row.episode_metrics.restarted(row.finished),
     )
     return after, row
 
@@ -185,11 +191,22 @@ def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition
 
 
 def ended(row: StepRow) -> Episodes:
-    """Return number, summed return and summed length of the episodes that ended at this step."""
+    """Return sums over the episodes that ended at this step."""
     done = row.out.ends
+    metrics = row.episode_metrics
     return Episodes(
         count=jnp.sum(done, dtype=jnp.int32),
         return_sum=jnp.sum(row.episode_return, where=done),
         length_sum=jnp.sum(row.episode_length, where=done),
         diverged=jnp.sum(row.out.diverged, dtype=jnp.int32),
+        metrics=None if metrics is None else metric_sums(metrics.reduced, done),
+    )
+
+
+def metric_sums(values: Array, done: Array) -> MetricSums:
+    """Return the sums of metrics [N, K] over the episodes that ended, bool [N]."""
+    counted = done[:, None] & ~jnp.isnan(values)
+    return MetricSums(
+        total=jnp.sum(values, axis=0, where=counted),
+        count=jnp.sum(counted, axis=0, dtype=jnp.int32),
     )

@@ -88,6 +88,13 @@ class OpenDecision(NamedTuple):
     carry: Carry  # [N, ...] before the decision
 
 
+class MetricSums(NamedTuple):
+    """Sums of the environment's K metrics over episodes. They merge by addition."""
+
+    total: jax.Array  # [K]
+    count: jax.Array  # type: ignore[assignment]  # [K] int32: episodes that have the metric
+
+
 class Episodes(NamedTuple):
     """Sums over the episodes that ended. They merge by addition."""
 
@@ -95,6 +102,7 @@ class Episodes(NamedTuple):
     return_sum: jax.Array  # []
     length_sum: jax.Array  # [] int32
     diverged: jax.Array  # [] int32: episodes that diverged (see `EnvStep`), not counted above
+    metrics: "MetricSums | None" = None  # of `EnvSpec.metrics`; None without metrics
 
 
 class RolloutState(struct.PyTreeNode):
@@ -111,6 +119,8 @@ class RolloutState(struct.PyTreeNode):
     """[N] bool: the agent needs no action, and obs is stale. None: no agent is ever absent."""
     open: OpenDecision | None = None
     """None in evaluations, and if no agent is ever absent."""
+    episode_metrics: Any = None
+    """`EpisodeMetrics` of the running episode; None if the environment has no metrics."""
 
 
 class RunningStats(NamedTuple):

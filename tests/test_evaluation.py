@@ -56,7 +56,7 @@ def test_no_round_of_an_evaluation_has_the_starts_of_training(make_config, monke
 
     def starts(env, begun, *args, **rest):
         count = len(begun[1])
-        return Outcome(begun[1][:, 0], jnp.ones(count, int), jnp.zeros(count, bool))
+        return Outcome(begun[1][:, 0], jnp.ones(count, int), jnp.zeros(count, bool), {})
 
     monkeypatch.setattr(evaluation, "run_episodes", starts)
     monkeypatch.setattr(evaluation, "MAX_PARALLEL", 4)

@@ -8,18 +8,33 @@ import jax.numpy as jnp
 
 from purejaxppo.aliases import Array, MetricDict, Reduce
 from purejaxppo.spaces import LARGEST
-from purejaxppo.types import AgentState, Batch, Episodes, Losses, Metrics, Rollout
+from purejaxppo.types import (
+    AgentState,
+    Batch,
+    Episodes,
+    Losses,
+    Metrics,
+    MetricSums,
+    Rollout,
+)
 
 ROUNDING = 1e-5
 """Value targets are constant if their standard deviation is below this fraction of their mean."""
 
 
-def zero_metrics(names: Sequence[str]) -> Metrics:
-    """Return metrics of zeros, with extras of these names."""
+def zero_metrics(names: Sequence[str], env_metrics: int = 0) -> Metrics:
+    """Return metrics of zeros.
+
+    Args:
+        names: names of the extras.
+        env_metrics: number of metrics of the environment, K.
+    """
     i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
     extras = dict.fromkeys(names, f)
     losses = Losses._make([f] * (len(Losses._fields) - 1) + [()])
-    return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, i, extras)
+    k = env_metrics
+    sums = MetricSums(jnp.zeros(k), jnp.zeros(k, jnp.int32)) if k else None
+    return Metrics(i, i, Episodes(i, f, i, i, sums), losses, i, f, i, i, extras)
 
 
 def check_extras(metrics: Metrics, names: Sequence[str]) -> None:
@@ -60,14 +75,15 @@ def summarise(
     episodes = rollout.episodes
     counts = steps, episodes.count, episodes.length_sum, episodes.diverged
     floats = jnp.stack([episodes.return_sum, broken, *sums])
-    (steps, count, length_sum, diverged), (return_sum, broken, *float_sums) = psum((counts, floats))
+    totals = psum((counts, floats, episodes.metrics))
+    (steps, count, length_sum, diverged), (return_sum, broken, *float_sums), metrics = totals
     mean = jnp.stack(float_sums) / jnp.maximum(steps, 1)
     explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
     learned = (losses.skipped == 0) | jnp.isfinite(losses.grad_norm)
     return Metrics(
         updates=jnp.ones((), jnp.int32),
         env_steps=steps,
-        episodes=Episodes(count, return_sum, length_sum, diverged),
+        episodes=Episodes(count, return_sum, length_sum, diverged, metrics),
         losses=losses._replace(terms=()),
         explained=explained,
         explained_variance=variance,

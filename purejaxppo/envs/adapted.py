@@ -6,6 +6,7 @@ Adapters and wrappers derive from `BaseTask`. Custom tasks only need to implemen
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 import jax
@@ -39,6 +40,8 @@ class BaseTask:
     """Fraction of the first states that each rollout samples; see `vectorize.VectorEnv`."""
     success_above: float | None = None
     """An episode with a greater return is a success; None if success is undefined."""
+    metrics: Mapping[str, str] = MappingProxyType({})
+    """Reduction over an episode, "sum", "mean" or "last", of each of `TaskStep.metrics`."""
     draw_parameters: Callable[[Key], dict[str, jax.Array]] | None = None
     """key -> more values for `adjusted`, sampled by the simulator for each episode."""
     team: Team | None = None

@@ -5,6 +5,7 @@ in JAX implement `Task`, one environment without resets; `vectorize.VectorEnv` m
 Multi-agent tasks implement `MultiTask`; each agent is a row of the batch (`worlds.MultiAgentEnv`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -50,6 +51,8 @@ class EnvSpec:
     """The simulator's observation and action spaces, if they differ from those above."""
     team: Team | None = None
     """The agents of an environment copy, if each agent is a row."""
+    metrics: tuple[tuple[str, str], ...] = ()
+    """Name and reduction of each of `EnvStep.metrics`; see `metrics.REDUCTIONS`."""
 
 
 class Env:
@@ -132,6 +135,8 @@ class TaskStep(NamedTuple):
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
+    metrics: Mapping[str, jax.Array] | None = None
+    """Numbers to log, by the names that the task declares in `metrics`. NaN: no value."""
 
 
 class Task(Protocol):
@@ -163,6 +168,8 @@ class MultiStep(NamedTuple):
     reward: jax.Array  # [A]
     terminated: jax.Array  # [A] bool: agents that have left the episode
     truncated: jax.Array  # [] bool: the time limit, for all agents
+    metrics: Mapping[str, jax.Array] | None = None
+    """Numbers to log, [A] each, or [] for all agents; see `TaskStep`."""
 
 
 class MultiTask(Protocol):

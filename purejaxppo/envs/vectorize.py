@@ -12,6 +12,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar, T, Tree
 from purejaxppo.config.plain import plain
+from purejaxppo.envs import metrics
 from purejaxppo.envs.adapted import BaseTask, as_base_task
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
@@ -80,7 +81,9 @@ class VectorEnv(Env):
             max_episode_steps=task.max_episode_steps,
             known_starts=not fresh_every_step,
             success_above=plain(self.task.success_above),
+            metrics=metrics.declared(self.task.metrics, "metrics"),
         )
+        self._metrics_shape = num_envs, *([self.task.team.size] if self.task.team else [])
 
     def _starts(self, key: Key, count: int) -> tuple[EnvState, Obs]:
         keys = jax.random.split(key, count)
@@ -160,6 +163,7 @@ class VectorEnv(Env):
         task, out = self._advance(step_key, state.task, action)
         diverged = ~state.done & ~bounded((out.reward, out.obs))
         valid = ~(state.done | diverged)
+        values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
         step = EnvStep(
@@ -169,6 +173,7 @@ class VectorEnv(Env):
             truncated=truncated,
             valid=valid,
             diverged=diverged,
+            metrics=metrics.masked(values, valid),
         )
         state = state.replace(
             task=select(valid, task, fresh_task),

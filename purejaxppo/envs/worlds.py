@@ -20,6 +20,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import metrics
 from purejaxppo.envs.base import Env, EnvStep, TaskStep
 from purejaxppo.envs.native import NativeSpaces, form_of
 from purejaxppo.envs.options import Option
@@ -149,7 +150,12 @@ class JointTask(ReturnPreservingWrapper):
             jnp.zeros(()),
             over & ~out.truncated,
             jnp.asarray(out.truncated, bool),
+            out.metrics and {name: self._per_agent(x) for name, x in out.metrics.items()},
         )
+
+    def _per_agent(self, value: Any) -> jax.Array:
+        """Return a metric of each agent, [A]."""
+        return jnp.broadcast_to(jnp.asarray(value, jnp.float32), (self.team.size,))
 
     def _observations(self, obs: tuple[Obs, ...]) -> dict[str, Any]:
         """Return the observations [A, ...] and masks of the agents."""
@@ -283,6 +289,7 @@ class MultiAgentEnv(Env):
         terminated = valid & (end == TERMINATED)
         truncated = valid & (end == TRUNCATED) & ~terminated
         reward = out.obs["reward"].reshape(self.shape)
+        values = None if out.metrics is None else out.metrics.reshape(valid.size, -1)
         step = EnvStep(
             obs=self._rows(out.obs),
             reward=jnp.where(valid, reward, 0.0).ravel(),
@@ -290,6 +297,7 @@ class MultiAgentEnv(Env):
             truncated=truncated.ravel(),
             valid=valid.ravel(),
             diverged=diverged.ravel(),
+            metrics=metrics.masked(values, valid.ravel()),
         )
         over = out.terminated | out.truncated | out.diverged
         alive = over[:, None] | (state.alive & ~(terminated | truncated))

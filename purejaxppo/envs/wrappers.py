@@ -12,6 +12,7 @@ import numpy as np
 
 from purejaxppo.aliases import Action, EnvAction, EnvState, Key, Obs
 from purejaxppo.config.plain import time_limit
+from purejaxppo.envs import metrics
 from purejaxppo.envs.adapted import BaseTask, ParameterValues, as_base_task
 from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.vectorize import cast_to_space, select
@@ -47,6 +48,7 @@ class Wrapper(BaseTask):
         self.parameters = inner.parameters
         self.draw_parameters = inner.draw_parameters
         self.team = inner.team
+        self.metrics = inner.metrics
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the wrapped task that is not part of the interface."""
@@ -179,18 +181,28 @@ class ActionRepeat(WithoutSlide):
         return self.task.frame_rate / self.repeats
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Repeat the action `repeats` times or until the episode ends; the rewards are summed."""
+        """Repeat the action `repeats` times or until the episode ends; the rewards are summed.
+
+        Metrics are reduced over the repeats.
+        """
+        declared = metrics.declared(self.metrics, "metrics")
 
         def repeat(carry: Any, key: Key) -> tuple[Any, None]:
-            state, out = carry
+            state, out, total = carry
             # A copy: some simulators write into the dicts of their argument.
             next_state, next_out = self.task.step(key, jax.tree.map(lambda x: x, state), action)
-            next_out = next_out._replace(reward=out.reward + next_out.reward)
-            return select(out.terminated | out.truncated, carry, (next_state, next_out)), None
+            next_total = total and total.add(metrics.packed(next_out.metrics, declared, ()))
+            next_out = next_out._replace(reward=out.reward + next_out.reward, metrics=None)
+            after = next_state, next_out, next_total
+            return select(out.terminated | out.truncated, carry, after), None
 
-        shapes = jax.eval_shape(self.task.step, key, state, action)[1]
+        shapes = jax.eval_shape(self.task.step, key, state, action)[1]._replace(metrics=None)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.scan(repeat, (state, zeros), jax.random.split(key, self.repeats))[0]
+        first = state, zeros, metrics.EpisodeMetrics.start(declared, ())
+        keys = jax.random.split(key, self.repeats)
+        state, out, total = jax.lax.scan(repeat, first, keys)[0]
+        by_name = total and metrics.unpacked(total.reduced, declared)
+        return state, out._replace(metrics=by_name)
 
 
 def unit_space(space: Space) -> Space:

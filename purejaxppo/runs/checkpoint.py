@@ -399,7 +399,7 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
         name: jax.eval_shape(jax.random.key_data, x).shape if _is_key(x) else x.shape
         for name, x in leaves.items()
     }
-    arrays = _with_more_starts(arrays, shapes)
+    arrays = _with_episode_metrics(_with_more_starts(arrays, shapes), shapes)
     saved_shapes = {name: x.shape for name, x in arrays.items()}
     if shapes.keys() - saved_shapes.keys() == {"bonus_return"}:
         raise ValueError(
@@ -432,6 +432,21 @@ def _with_more_starts(
             times = [n // max(m, 1) for n, m in zip(shape, arrays[name].shape, strict=True)]
             updated[name] = np.tile(arrays[name], times)
     return {**arrays, **updated}
+
+
+def _with_episode_metrics(
+    arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Set the environment's metrics of running episodes to 0 if others were saved.
+
+    Version 0.2 saved none, and other versions of a simulator may have others.
+    """
+    prefix = "rollout.episode_metrics."
+    names = {name for name in {*arrays, *shapes} if name.startswith(prefix)}
+    if all(name in arrays and arrays[name].shape == shapes.get(name) for name in names):
+        return arrays
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name in names}
+    return {name: x for name, x in arrays.items() if name not in names} | zeros
 
 
 def _place(array: np.ndarray, like: jax.Array) -> jax.Array:

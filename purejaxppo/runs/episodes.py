@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs
+from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, MetricDict, Obs
 from purejaxppo.config.schema import EvalConfig
 from purejaxppo.envs.base import Env, EnvSpec
+from purejaxppo.envs.metrics import unpacked
 from purejaxppo.parallel import platforms
 from purejaxppo.rollout import StepRow, begin_episodes, step
 from purejaxppo.types import Act, RolloutState
@@ -34,6 +35,8 @@ class Outcome(NamedTuple):
     returns: Array  # [episodes] NaN if the episode diverged, or the slot never had an agent
     lengths: Array  # [episodes] int32
     cut: Array  # [episodes] bool: stopped before the end; with a NaN return: no agent
+    metrics: MetricDict
+    """[episodes] each: the environment's metrics by name; NaN if an episode has no value."""
 
 
 def has_agent(returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
@@ -77,6 +80,7 @@ class FirstEpisodes(NamedTuple):
     finished: Array  # [N] bool
     returns: Array  # [N] NaN if the episode diverged
     lengths: Array  # [N] int32
+    metrics: Array | None = None  # [N, K] of the environment; None if they are not recorded
 
 
 class Running(NamedTuple):
@@ -87,10 +91,11 @@ class Running(NamedTuple):
     first: FirstEpisodes
 
 
-def no_episodes_yet(num_envs: int) -> FirstEpisodes:
+def no_episodes_yet(num_envs: int, num_metrics: int = 0) -> FirstEpisodes:
     """Return the first episodes before their first step."""
     n = num_envs
-    return FirstEpisodes(jnp.zeros(n, bool), jnp.zeros(n), jnp.zeros(n, jnp.int32))
+    metrics = jnp.zeros((n, num_metrics)) if num_metrics else None
+    return FirstEpisodes(jnp.zeros(n, bool), jnp.zeros(n), jnp.zeros(n, jnp.int32), metrics)
 
 
 def add_step(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
@@ -105,7 +110,15 @@ def add_step(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
         finished=first.finished | row.finished,
         returns=jnp.where(first.finished, first.returns, returns),
         lengths=jnp.where(first.finished, first.lengths, row.episode_length),
+        metrics=_with_metrics(first, row),
     )
+
+
+def _with_metrics(first: FirstEpisodes, row: StepRow) -> Array | None:
+    """Return the metrics of the first episodes after a step."""
+    if first.metrics is None or row.episode_metrics is None:
+        return None
+    return jnp.where(first.finished[:, None], first.metrics, row.episode_metrics.reduced)
 
 
 def run_episodes(
@@ -147,11 +160,14 @@ def run_episodes(
         return Running(now.time + 1, loop, first)
 
     begin = begin_episodes(env, reset_result, initial_carry)
-    start = Running(jnp.zeros((), jnp.int32), begin, no_episodes_yet(env.spec.num_envs))
+    none_yet = no_episodes_yet(env.spec.num_envs, len(env.spec.metrics))
+    start = Running(jnp.zeros((), jnp.int32), begin, none_yet)
     end = jax.lax.while_loop(running, repeat_step(env.spec, one_step), start).first
     cut = ~end.finished
     empty = cut & (end.lengths == 0)  # the slot never had an agent
-    return Outcome(jnp.where(empty, jnp.nan, end.returns), end.lengths, cut)
+    returns = jnp.where(empty, jnp.nan, end.returns)
+    metrics = {} if end.metrics is None else unpacked(end.metrics, env.spec.metrics)
+    return Outcome(returns, end.lengths, cut, metrics)
 
 
 def max_rows(spec: EnvSpec) -> int:

@@ -1,7 +1,9 @@
 """Evaluation of trained agents over whole episodes."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import jax
@@ -33,6 +35,7 @@ from purejaxppo.runs.episodes import (
     run_episodes,
     success_rate,
 )
+from purejaxppo.runs.rows import mean_row, metric_means
 from purejaxppo.setup import Setup, resolve
 from purejaxppo.types import AgentState
 
@@ -59,11 +62,27 @@ class Evaluation(NamedTuple):
     cut: np.ndarray | np.bool = np.False_
     """[episodes] bool: True if `eval.max_steps` stopped the episode before its end. With a NaN
     return: the slot never had an agent, and is not counted as an episode."""
+    metrics: Mapping[str, np.ndarray] = MappingProxyType({})
+    """[episodes] each: the environment's metrics by name; NaN if an episode has no value."""
 
     def member(self, index: int) -> "Evaluation":
         """Return the results of one of several agents."""
-        cut = np.broadcast_to(self.cut, self.returns.shape)[index]
-        return self._replace(returns=self.returns[index], lengths=self.lengths[index], cut=cut)
+        return self._replace(
+            returns=self.returns[index],
+            lengths=self.lengths[index],
+            cut=np.broadcast_to(self.cut, self.returns.shape)[index],
+            metrics={name: x[index] for name, x in self.metrics.items()},
+        )
+
+    @property
+    def metric_means(self) -> dict[str, float]:
+        """Mean of each of the environment's metrics over the episodes that did not diverge.
+
+        Of several agents, the mean over agents. Metrics without any value are left out.
+        """
+        if self.returns.ndim == 1:
+            return metric_means(self.returns, self.cut, self.metrics)
+        return mean_row([self.member(i).metric_means for i in range(len(self.returns))])
 
     @property
     def score(self) -> float | np.ndarray:
@@ -230,7 +249,8 @@ class Evaluator:
             return self._turn(agent, key, begin)
         firsts = begin + self.per_turn * jnp.arange(self.turns)
         outcome = jax.lax.map(lambda first: self._turn(agent, key, first), firsts)
-        return Outcome(*map(jnp.ravel, outcome))
+        joined: Outcome = jax.tree.map(jnp.ravel, outcome)
+        return joined
 
     def _turn(self, agent: AgentState, key: Key, first: Array) -> Outcome:
         """Run one episode in each environment. `first` is the index of the first episode."""
@@ -254,7 +274,7 @@ class Evaluator:
         # An agent with parameters that are not finite may still act, but its returns mean nothing.
         finite = is_finite(agent)
         returns = jnp.where(finite, outcome.returns, jnp.nan)
-        return Outcome(returns, outcome.lengths, outcome.cut & finite)
+        return outcome._replace(returns=returns, cut=outcome.cut & finite)
 
     def evaluate(self, agent: AgentState, key: Key, first: Scalar = 0) -> Outcome:
         """Run all episodes of an agent. Call it inside of `jax.jit`.
@@ -272,7 +292,10 @@ class Evaluator:
         """
         outcome = self.mapped(agent, key, first, jnp.arange(self.shards.num_shards))
         leading = outcome.returns.shape[: self.shards.num_members > 0]
-        return Outcome._make(x.reshape(*leading, -1)[..., : self.episodes] for x in outcome)
+        episodes: Outcome = jax.tree.map(
+            lambda x: x.reshape(*leading, -1)[..., : self.episodes], outcome
+        )
+        return episodes
 
 
 def evaluation_shards(setup: Setup, episodes: int) -> Shards:
@@ -358,9 +381,8 @@ def _evaluate(
             results = [jax.device_get(run(state, key, np.int32(first))) for first in firsts]
     finally:
         evaluator.close()
-    returns, lengths, cut = (
-        np.concatenate(parts, axis=-1)[..., :episodes] for parts in zip(*results, strict=True)
-    )
+    outcome = jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :episodes], *results)
+    returns, lengths, cut, metrics = outcome
     if warning := warning_of_cut(returns, cut, agent.config.eval.max_steps):
         log.warning("%s", warning)
-    return Evaluation(returns, lengths, evaluator.env.spec.success_above, cut)
+    return Evaluation(returns, lengths, evaluator.env.spec.success_above, cut, metrics)

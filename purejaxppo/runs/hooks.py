@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import jax
@@ -73,16 +74,14 @@ class Evaluate:
         """Evaluate each agent on the episodes of the current update."""
         programs, max_steps = run.programs, run.config.eval.max_steps
         keys = evaluation_keys(programs.key, run.progress.update)
-        returns, lengths, cut = jax.device_get(programs.evaluate(agent, keys))
-        warning = warning_of_cut(returns, cut, max_steps)
+        outcome = jax.device_get(programs.evaluate(agent, keys))
+        warning = warning_of_cut(outcome.returns, outcome.cut, max_steps)
         if warning and not self._warned_of_cut:
             run.console.print_line(warning)
             self._warned_of_cut = True
         above = programs.success_above
-        return [
-            eval_row(*arrays, success_above=above)
-            for arrays in zip(returns, lengths, cut, strict=True)
-        ]
+        members = [jax.tree.map(itemgetter(i), outcome) for i in range(len(run.members))]
+        return [eval_row(*member, success_above=above) for member in members]
 
     def update_best(self, run: Training) -> None:
         """Evaluate the best agents again if the evaluation settings have changed.

@@ -265,7 +265,7 @@ def train_population(
     size = parts.shards.num_members
     zeros = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (size, *x.shape)),
-        diagnostics.zero_metrics((*parts.metric_names, COPIED)),
+        diagnostics.zero_metrics((*parts.metric_names, COPIED), len(parts.env.spec.metrics)),
     )
     key = streams.stream(key, streams.POPULATION)
     carry = parts.initial_carry((parts.env.spec.num_envs,))

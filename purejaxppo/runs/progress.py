@@ -24,7 +24,7 @@ class Progress:
     """Environment steps at each agent's best evaluation."""
     eval_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of the best evaluations, by dotted name; {} before the first one."""
-    unlogged: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    unlogged: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     """Metrics [M] since the last row, by name; {} if empty."""
 
     @classmethod
@@ -68,5 +68,8 @@ class Progress:
         if self.unlogged.keys() != leaves.keys():  # empty, or from a version with other metrics
             return None
         arrays = [np.asarray(self.unlogged[name], x.dtype) for name, x in leaves.items()]
+        shapes = zip(arrays, leaves.values(), strict=True)
+        if any(array.shape != x.shape for array, x in shapes):  # other metrics of the environment
+            return None
         metrics: Metrics = jax.tree.unflatten(jax.tree.structure(like), arrays)
         return metrics

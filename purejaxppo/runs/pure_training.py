@@ -1,7 +1,7 @@
 """Training as one pure function of a key, for `jax.jit` and `jax.vmap`."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
@@ -41,7 +41,8 @@ class Curves(NamedTuple):
     episodic_length: Array  # [P] mean over the episodes that ended; NaN if none ended
     explained_variance: Array  # [P] NaN if the value targets did not vary
     losses: Losses  # [P] each
-    extras: dict[str, Array]  # [P] each, by column of metrics.csv, such as auxiliary losses
+    extras: dict[str, Array]
+    """[P] each, by column of metrics.csv: auxiliary losses, metrics of the environment, ..."""
 
 
 class TrainResult(NamedTuple):
@@ -162,7 +163,7 @@ def make_train(
         state, metrics = jax.lax.scan(
             point, init(key, shard_ids(built)), jnp.asarray(chunks.ravel())
         )
-        return TrainResult(state.agent, curves(merged(metrics, points)))
+        return TrainResult(state.agent, curves(merged(metrics, points), built.env.spec.metrics))
 
     closable = cast(Train, train)
     closable.close = built.env.close
@@ -182,24 +183,28 @@ def merged(metrics: Metrics, points: int) -> Metrics:
     def add(x: Array) -> Array:
         if len(x) == points:
             return x
-        return jnp.sum(x.reshape(points, -1).astype(jnp.float32), axis=1)
+        return jnp.sum(x.reshape(points, -1, *x.shape[1:]).astype(jnp.float32), axis=1)
 
     return jax.tree.map(add, metrics)
 
 
-def curves(metrics: Metrics) -> Curves:
-    """Compute the curves from the sums of P chunks."""
+def curves(metrics: Metrics, declared: Sequence[tuple[str, str]] = ()) -> Curves:
+    """Compute the curves from the sums of P chunks; `declared` are `EnvSpec.metrics`."""
     episodes, updates = metrics.episodes, metrics.updates
 
-    def per_episode(x: Array) -> Array:
-        mean = x / jnp.maximum(episodes.count, 1)
-        return jnp.where(episodes.count > 0, mean, jnp.nan)
+    def mean(total: Array, count: Array) -> Array:
+        return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
+
+    extras = {name: x / updates for name, x in metrics.extras.items()}
+    if episodes.metrics is not None:
+        means = mean(*episodes.metrics)
+        extras |= {f"env/{name}": means[:, i] for i, (name, _) in enumerate(declared)}
 
     return Curves(
         env_steps=jnp.cumsum(metrics.env_steps.astype(jnp.float32)),
-        episodic_return=per_episode(episodes.return_sum),
-        episodic_length=per_episode(episodes.length_sum),
+        episodic_return=mean(episodes.return_sum, episodes.count),
+        episodic_length=mean(episodes.length_sum, episodes.count),
         explained_variance=metrics.explained_variance / metrics.explained,
         losses=jax.tree.map(lambda x: x / updates, metrics.losses),
-        extras={name: x / updates for name, x in metrics.extras.items()},
+        extras=extras,
     )

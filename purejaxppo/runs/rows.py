@@ -2,8 +2,9 @@
 
 import csv
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -52,8 +53,18 @@ MEMBER_COLUMNS = ("member", "seed")
 Row = dict[str, float]
 
 
-def metrics_row(metrics: Metrics) -> Row:
-    """Compute means over updates from the sums in `metrics`, which are scalars."""
+def env_columns(metrics: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the columns of `EnvSpec.metrics`."""
+    return tuple(f"{section}/{name}" for section in ("env", "eval") for name, _ in metrics)
+
+
+def metrics_row(metrics: Metrics, declared: Sequence[tuple[str, str]] = ()) -> Row:
+    """Compute means over updates and episodes from sums.
+
+    Args:
+        metrics: sums over updates, without an axis of agents.
+        declared: `EnvSpec.metrics` of the environment.
+    """
     updates = max(int(metrics.updates), 1)
     episodes = metrics.episodes
     row: Row = {
@@ -68,6 +79,9 @@ def metrics_row(metrics: Metrics) -> Row:
     if episodes.count:
         row["charts/episodic_return"] = float(episodes.return_sum) / int(episodes.count)
         row["charts/episodic_length"] = int(episodes.length_sum) / int(episodes.count)
+    if episodes.metrics is not None:
+        sums = zip(declared, *episodes.metrics, strict=True)
+        row |= {f"env/{name}": float(x) / int(n) for (name, _), x, n in sums if n}
     for name in metrics.losses._fields[:-1]:  # the last field is among the extras
         row[f"losses/{name}"] = float(getattr(metrics.losses, name)) / updates
     for name, value in metrics.extras.items():
@@ -84,6 +98,7 @@ def eval_row(
     returns: np.ndarray,
     lengths: np.ndarray,
     cut: np.ndarray | np.bool = np.False_,
+    metrics: Mapping[str, np.ndarray] = MappingProxyType({}),
     *,
     success_above: float | None = None,
 ) -> Row:
@@ -95,13 +110,15 @@ def eval_row(
             `of_undiverged`.
         lengths: int [episodes].
         cut: bool [episodes]; see `Outcome`.
+        metrics: float [episodes] each, by name; see `Outcome`. Without values, there is no column.
         success_above: see `EnvSpec`. An episode that diverged is not a success.
     """
     undiverged = of_undiverged(returns, returns, cut)
     success = {}
     if success_above is not None:
         success[SUCCESS] = success_rate(returns, cut, success_above)
-    return success | {
+    means = metric_means(returns, cut, metrics)
+    return {**success, **{f"eval/{name}": mean for name, mean in means.items()}} | {
         "eval/diverged": int(np.isnan(returns[has_agent(returns, cut)]).sum()),
         "eval/cut": num_cut(returns, cut),
         "eval/return_mean": float(undiverged.mean()),
@@ -110,6 +127,17 @@ def eval_row(
         "eval/return_max": float(undiverged.max()),
         "eval/length_mean": float(of_undiverged(lengths, returns, cut).mean()),
     }
+
+
+def metric_means(
+    returns: np.ndarray, cut: np.ndarray | np.bool, metrics: Mapping[str, np.ndarray]
+) -> Row:
+    """Return the mean of each metric over the episodes that did not diverge and have a value.
+
+    The arguments are those of `eval_row`.
+    """
+    undiverged = {name: of_undiverged(x, returns, cut) for name, x in metrics.items()}
+    return {name: float(np.nanmean(x)) for name, x in undiverged.items() if not np.isnan(x).all()}
 
 
 def mean_row(rows: Sequence[Row]) -> Row:

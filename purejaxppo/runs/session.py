@@ -45,7 +45,7 @@ from purejaxppo.runs.loop import loop
 from purejaxppo.runs.programs import Programs, without_hang
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import continue_config, schedule_changes, uncompared_objects
-from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS
+from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS, env_columns
 from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
@@ -283,7 +283,8 @@ def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
     """Open metrics.csv and the loggers of the config."""
     programs, p = run.programs, run.progress
     success = () if programs.success_above is None else (SUCCESS,)
-    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *programs.parts.metric_names, *columns)
+    of_env = env_columns(programs.spec.metrics)
+    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *programs.parts.metric_names, *columns)
     run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", p.update, columns))
     opening = Opening(
         run.config, run.run_dir, run.members, p.member_steps, run.checkpoints.finished

@@ -128,7 +128,7 @@ class Training:
 
     def _row(self, metrics: Metrics, i: int) -> Row:
         """Return the row of one agent."""
-        row = metrics_row(jax.tree.map(lambda x: x[i], metrics))
+        row = metrics_row(jax.tree.map(lambda x: x[i], metrics), self.programs.spec.metrics)
         member = self.members[i]
         return {
             "member": i,

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Self
 
-import jax
 import numpy as np
 
 from purejaxppo.aliases import EnvState
@@ -77,9 +76,7 @@ class BraxTask(mjx.Robot):
     def __init__(self, env: Any) -> None:
         """Wrap a raw Brax environment."""
         super().__init__(env)
-        # env.observation_size would reset without jit and compile each operation.
-        start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
-        self.observation = Box((start.obs.shape[-1],))
+        self.observation = Box((self.start.obs.shape[-1],))
 
     def _system(self) -> Any:
         """Return the physical model; None for the task `fast`, which has no physics."""

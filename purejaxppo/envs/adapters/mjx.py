@@ -77,6 +77,13 @@ class Robot(BaseTask):
         """Wrap a raw environment."""
         self._use(env)
         self.action = Box((int(env.action_size),), -1.0, 1.0)
+        # The simulator's own sizes would trace or run `reset` again.
+        self.start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
+        self.metrics = {
+            name: "mean" if name.endswith("per_step") else "sum"  # as Brax's evaluator does
+            for name, x in self.start.metrics.items()
+            if x.shape == ()
+        }
 
     def _use(self, env: Any) -> None:
         """Set the environment; jit traces its functions once for all programs of a run."""
@@ -99,7 +106,8 @@ class Robot(BaseTask):
         """Take a control step; `done` is a termination, never the time limit."""
         del key
         state = self._step(state, action)
-        return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
+        over = state.done > 0.5, jnp.zeros((), bool)
+        return state, TaskStep(state.obs, state.reward, *over, state.metrics)
 
     @cached_property
     def frame_rate(self) -> float:

@@ -233,7 +233,7 @@ class PlaygroundTask(mjx.Robot):
         super().__init__(env)
         self.max_episode_steps = max_episode_steps
         self.draw_parameters = draw_parameters
-        self.observation = _space(env.observation_size)
+        self.observation = _space(jax.tree.map(lambda x: x.shape, self.start.obs))
 
     def adjusted(self, values: ParameterValues) -> Self:
         """Return the task with a changed physical model; see `domain_randomization`.
