@@ -279,7 +279,7 @@ def test_a_slot_without_an_agent_has_no_return_and_does_not_end_an_episode():
         )
         return trained, outcome
 
-    trained, (returns, lengths, cut) = jax.device_get(jax.jit(run)(jax.random.key(0)))
+    trained, (returns, lengths, cut, _) = jax.device_get(jax.jit(run)(jax.random.key(0)))
     assert (trained.count, trained.return_sum, trained.length_sum) == (1, 3.0, 3)
     np.testing.assert_array_equal(returns, [3.0, 2.0, np.nan])
     assert (lengths.tolist(), cut.tolist()) == ([3, 2, 0], [False, True, True])

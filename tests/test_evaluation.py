@@ -95,7 +95,7 @@ def test_an_evaluation_with_a_diverged_episode_has_no_return():
     keys = jax.random.split(jax.random.key(0), 16)
     begun = env.reset(keys)
     weak = np.asarray(begun[1][:, 0]) == 1
-    returns, lengths, cut = run_episodes(env, begun, act, lambda batch: (), keys)
+    returns, lengths, cut, _ = run_episodes(env, begun, act, lambda batch: (), keys)
     assert 0 < weak.sum() < 16
     np.testing.assert_array_equal(returns, np.where(weak, np.nan, -3.0))
     np.testing.assert_array_equal(lengths, np.where(weak, 1, 3))
@@ -116,7 +116,7 @@ def test_an_agent_that_is_not_finite_has_no_score(make_config):
     state = jax.jit(policy.init)(jax.random.key(0))
     assert np.isfinite(run(state, jax.random.key(0))[0]).all()
     broken = state.replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
-    returns, lengths, cut = run(broken, jax.random.key(0))
+    returns, lengths, cut, _ = run(broken, jax.random.key(0))
     assert np.isnan(returns).all() and (np.asarray(lengths) == 10).all()
     assert not np.asarray(cut).any()
 

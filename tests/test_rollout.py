@@ -16,6 +16,9 @@ from purejaxppo.types import PolicyStep, named_leaves
 pytestmark = pytest.mark.toy
 
 
+METRICS = (("sum", "sum"), ("mean", "mean"), ("last", "last"))
+
+
 class Playback(Env):
     """Replays given rows; the state is (row, key)."""
 
@@ -27,7 +30,8 @@ class Playback(Env):
         obs = np.arange(1.0, 1 + length)[:, None, None] * np.ones((n, 1))
         self.rows = jax.tree.map(jnp.asarray, EnvStep(obs=obs, **{**default, **columns}))
         absent = "absent" in columns
-        self.spec = EnvSpec(Box((1,)), Discrete(2), num_envs=n, absent=absent)
+        names = METRICS if "metrics" in columns else ()
+        self.spec = EnvSpec(Box((1,)), Discrete(2), num_envs=n, absent=absent, metrics=names)
 
     def reset(self, key):
         return (0, key), jnp.zeros((self.spec.num_envs, 1))
@@ -47,7 +51,8 @@ def act(key, carry, obs, start):
 def run_steps(env, length, first=None):
     """Return the states and rows of `length` steps, and the first episodes after them."""
     state = begin_episodes(env, env.reset(jax.random.key(0)), lambda batch: jnp.zeros(batch, int))
-    first, states, rows = no_episodes_yet(env.spec.num_envs), [], []
+    first = no_episodes_yet(env.spec.num_envs, len(env.spec.metrics))
+    states, rows = [], []
     for t in range(length):
         state, row = step(env, act, state, jax.random.key(t))
         first = add_step(first, row)
@@ -73,11 +78,71 @@ def test_returns_sum_rewards_and_restart_after_an_end():
     )
     np.testing.assert_array_equal(columns(rows, "episode_length"), [[1, 1], [2, 2], [0, 3], [1, 4]])
     np.testing.assert_array_equal(states[1].episode_return, [0, 11])
-    assert tuple(ended(rows[1])) == (1, 3.0, 2, 0) and tuple(ended(rows[0])) == (0, 0.0, 0, 0)
+    assert tuple(ended(rows[1])) == (1, 3.0, 2, 0, None)
+    assert tuple(ended(rows[0])) == (0, 0.0, 0, 0, None)
     np.testing.assert_array_equal(columns(states, "start")[:, 0], [False, False, True, False])
     np.testing.assert_array_equal(first.returns, [3, 26])
     np.testing.assert_array_equal(first.lengths, [2, 4])
     np.testing.assert_array_equal(first.finished, [True, False])
+
+
+def test_metrics_are_reduced_over_an_episode_and_restart_after_it():
+    # The episode ends at row 2, row 3 only resets, and row 1 has no value of "mean" and "last".
+    nan = np.nan
+    values = [[[1, 1, 1]], [[2, nan, nan]], [[4, 5, 7]], [[nan] * 3], [[8, 8, 8]]]
+    over, valid = [[False], [False], [True], [False], [False]], [[True]] * 3 + [[False], [True]]
+    env = Playback(reward=np.zeros((5, 1)), metrics=values, terminated=over, valid=valid)
+    states, rows, first = run_steps(env, 5)
+    reduced = [row.episode_metrics.reduced[0] for row in rows]
+    expected = [[1, 1, 1], [3, 1, 1], [7, 3, 7], [0, nan, nan], [8, 8, 8]]
+    np.testing.assert_array_equal(reduced, expected)
+    np.testing.assert_array_equal(states[2].episode_metrics.reduced, [[0, nan, nan]])
+    np.testing.assert_array_equal(first.metrics, [[7, 3, 7]])
+    sums = ended(rows[2]).metrics
+    assert sums.total.tolist() == [7, 3, 7] and sums.count.tolist() == [1, 1, 1]
+    assert ended(rows[1]).metrics.count.tolist() == [0, 0, 0]
+
+
+def test_metrics_of_random_episodes_equal_those_of_a_plain_loop():
+    """Episodes end, are truncated, or diverge; some steps have no value."""
+    random, (length, n) = np.random.default_rng(0), (200, 5)
+    end = random.choice(4, (length, n), p=[0.85, 0.05, 0.05, 0.05])  # none, over, limit, diverged
+    values = random.normal(size=(length, n, 3))
+    values[random.random((length, n)) < 0.3] = np.nan
+    valid = np.ones((length, n), bool)
+    valid[1:] = ~np.isin(end[:-1], (1, 2))  # rows of resets
+    end[~valid] = 0
+    valid &= end != 3
+    values[~valid] = np.nan
+    env = Playback(
+        reward=np.zeros((length, n)),
+        metrics=values,
+        terminated=end == 1,
+        truncated=end == 2,
+        diverged=end == 3,
+        valid=valid,
+    )
+
+    def reduced(episode):
+        sums, means, lasts = (x[~np.isnan(x)] for x in np.transpose(episode))
+        mean, last = (means.mean(), lasts[-1]) if len(means) and len(lasts) else (np.nan, np.nan)
+        return sums.sum(), mean, last
+
+    expected = []
+    for i in range(n):
+        episode = []
+        for t in range(length):
+            episode += [values[t, i]] if valid[t, i] else []
+            if end[t, i] in (1, 2):
+                expected.append(reduced(episode))
+            if end[t, i]:
+                episode = []
+    state = init_rollout(env, lambda batch: jnp.zeros(batch, int), jax.random.key(0))
+    sums = collect(env, act, state, jax.random.key(0), length).episodes.metrics
+    present = ~np.isnan(expected)
+    np.testing.assert_array_equal(sums.count, present.sum(axis=0))
+    assert 50 < present.sum(axis=0).min() < len(expected)
+    np.testing.assert_allclose(sums.total, np.nansum(expected, axis=0), rtol=1e-5)
 
 
 def test_reported_returns_sum_scores_until_the_end_of_the_game():
@@ -132,7 +197,7 @@ def test_a_diverged_step_ends_an_episode_without_a_return():
     states, rows, first = run_steps(env, 3)
     np.testing.assert_array_equal(columns(rows, "episode_return"), [[1], [1], [4]])
     np.testing.assert_array_equal(columns(states, "start"), [[False], [True], [False]])
-    assert tuple(ended(rows[1])) == (0, 0.0, 0, 1)
+    assert tuple(ended(rows[1])) == (0, 0.0, 0, 1, None)
     assert np.isnan(first.returns) and first.lengths == 1 and first.finished
 
 

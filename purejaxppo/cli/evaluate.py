@@ -6,7 +6,7 @@ from pathlib import Path
 
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import EvaluateFlags
-from purejaxppo.config.hints import short_path
+from purejaxppo.config.hints import format_number, short_path
 from purejaxppo.envs import registry
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
@@ -73,6 +73,8 @@ def run(command: EvaluateFlags) -> int:
     for i, member in enumerate(agent.members):
         print(f"agent {i} (seed {member.seed}): {result.member(i)}")
     print(result)
+    for name, mean in result.metric_means.items():
+        print(f"  {name} {format_number(mean)}")
     report(agent, run_dir, command.seed, deterministic=not settings.stochastic)
     if command.render:
         print(f"writing a video of another episode to {command.render} ...", flush=True)

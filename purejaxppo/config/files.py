@@ -401,7 +401,7 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
     for key, item in value.items():
         if not isinstance(item, (*KINDS, CodeRef)):
             raise ValueError(f"{name}.{key} = {item!r}: must be a number, a string, true or false.")
-    if hint in KINDS:
+    if hint in KINDS or typing.get_origin(hint) is Literal:
         return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
     return {str(key): item for key, item in value.items()}
 

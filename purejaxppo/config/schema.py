@@ -23,6 +23,7 @@ else:
 """`Code` is a reference to custom code: `file.py:Name`, `package.module:Name` or, in Python, the
 object. `OptionValue` is an option of a task: plain data, as in YAML."""
 
+Reduction = Literal["sum", "mean", "last"]
 Schedule = Literal["constant", "linear", "cosine", "exponential", "step"] | Code
 RateSchedule = Literal["constant", "linear", "cosine", "exponential", "step", "adaptive"] | Code
 
@@ -153,6 +154,11 @@ class EnvConfig(Section):
     over the run), `0.5 to 1.0 until 0.6` (linear over the first 60 % of the run), or
     file.py:function for a function of the progress from 0 to 1 (Bengio et al. 2009). Evaluations
     use the values at the end of the run."""
+    metrics: dict[str, Reduction] = field(
+        default_factory=dict, metadata={"free": True, "swept": False}
+    )
+    """Other reductions of the task's metrics, which are logged as env/NAME and eval/NAME: pairs of
+    a name and sum, mean or last. For tasks in JAX."""
     mirror_obs: tuple[int, ...] = setting(
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )

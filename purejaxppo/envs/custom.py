@@ -4,7 +4,7 @@ A reference names a `Task` (see `envs.base`), or a class or function that create
 `env.options`. In Python, env.name may be the task itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import plain, time_limit
 from purejaxppo.config.references import without_family
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import metrics
 from purejaxppo.envs.adapted import BaseTask, as_base_task
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
@@ -37,12 +38,13 @@ def make(name: str, config: EnvConfig) -> BaseTask:
     return task
 
 
-def check(task: BaseTask, where: str) -> None:
+def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
     """Check the spaces of a task, and the shapes and dtypes of `reset` and `step`.
 
     Args:
         task: a custom task or wrapper.
         where: the config field, for errors.
+        wraps: True for a wrapper, which may leave out metrics of the task.
 
     Raises:
         ValueError: the first problem.
@@ -77,6 +79,7 @@ def check(task: BaseTask, where: str) -> None:
             raise ValueError(
                 f"{step}: {name} is {tracing.shapes_of(value)} instead of {expected} {list(shape)}"
             )
+    check_metrics(task, out.metrics, where, per_agent, wraps=wraps)
     if task.state_space is not None:
         method = f"{where}: global_state"
         check_obs(
@@ -91,6 +94,61 @@ def check(task: BaseTask, where: str) -> None:
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
     if not agents:
         check_first_steps(task, where)
+
+
+def check_metrics(
+    task: BaseTask, values: Any, where: str, per_agent: tuple[int, ...], *, wraps: bool
+) -> None:
+    """Check that a step returns the metrics that the task declares.
+
+    Args:
+        task: a custom task or wrapper.
+        values: metrics of a step, by name, or None.
+        where: the config field, for errors.
+        per_agent: shape of a number per agent, () for a single agent.
+        wraps: see `check`.
+
+    Raises:
+        ValueError: the first problem.
+    """
+    names = [name for name, _ in metrics.declared(task.metrics, f"{where}: metrics")]
+    values, step = {} if values is None else values, f"{where}: step"
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"{step}: metrics is a {type(values).__name__} instead of a dict from names to numbers"
+        )
+    for name, value in values.items():
+        if name not in names:
+            raise ValueError(
+                f"{step} returns the metric {name!r}, but the task does not declare it. Add the "
+                f"attribute metrics = {{{name!r}: 'sum'}}, or 'mean' or 'last'."
+            )
+        is_number = np.issubdtype(np.result_type(value), np.number)
+        is_number = is_number or np.result_type(value) == np.bool_
+        if np.shape(value) not in ((), per_agent) or not is_number:
+            raise ValueError(
+                f"{step}: the metric {name!r} is {tracing.shapes_of(value)} instead of a number "
+                f"{list(per_agent)}"
+            )
+    missing = [name for name in names if name not in values]
+    if missing and not wraps:
+        raise ValueError(
+            f"{step}: the task declares the metric {missing[0]!r}, but step does not return it. "
+            f"Return TaskStep(..., metrics={{{missing[0]!r}: value}}), or remove it from the "
+            f"attribute metrics."
+        )
+
+
+def reported_metrics(task: BaseTask) -> dict[str, str]:
+    """Return the declared metrics that a step returns, with their reductions."""
+    action = jax.tree.map(example, task.action)
+
+    def values(key: Key) -> Any:
+        state, _ = task.reset(key)
+        return task.step(key, state, action)[1].metrics
+
+    names = (jax.eval_shape(values, jax.random.key(0)) if task.metrics else None) or {}
+    return {name: reduction for name, reduction in task.metrics.items() if name in names}
 
 
 def is_sliding(space: Any) -> bool:
@@ -227,7 +285,8 @@ def apply_wrappers(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseT
         if is_sliding(task.observation) and not task.keeps_windows:
             task = WithoutSlide(task)
         if checked:
-            check(task, f"env.wrappers = {text}")
+            check(task, f"env.wrappers = {text}", wraps=True)
+        task.metrics = reported_metrics(task)
     return task
 
 

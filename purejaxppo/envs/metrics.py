@@ -5,16 +5,15 @@ that a step has no value.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.schema import Reduction
 
-Reduction = Literal["sum", "mean", "last"]
-"""Reduction over the steps of an episode."""
 REDUCTIONS = get_args(Reduction)
 Declared = tuple[tuple[str, str], ...]
 """Name and reduction of each metric, in the order of `EnvStep.metrics`."""

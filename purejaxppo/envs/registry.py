@@ -19,7 +19,7 @@ from purejaxppo.config.references import (
     without_family,
 )
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import curriculum, custom, domain_randomization, families
+from purejaxppo.envs import curriculum, custom, domain_randomization, families, metrics
 from purejaxppo.envs.adapted import BaseTask, as_base_task
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.curriculum import CurriculumEnv
@@ -223,7 +223,9 @@ def _wrap(
     task = TimeLimit(task, limit) if limit else task
     if task.agents:
         task = JointTask(task, global_state=wants_global_state(config))
-    return UnitActions(task)
+    task = UnitActions(task)
+    task.metrics = metrics.selected(task.metrics, config.metrics, str(config.name))
+    return task
 
 
 def _check_family(name: str) -> None:

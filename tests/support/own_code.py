@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,18 @@ class Walk:
     def step(self, key, state, action):
         state = state + self.size * (2.0 * action - 1.0)
         return state, TaskStep(state, state[0], state[0] >= 3.0, NO)
+
+
+class Paid(Walk):
+    """A walk with a random reward, which is also a metric, and random ends."""
+
+    metrics: ClassVar = {"pay": "sum", "steps": "sum", "mean_pay": "mean", "last_pay": "last"}
+
+    def step(self, key, state, action):
+        state, out = super().step(key, state, action)
+        pay, end = jax.random.normal(key), jax.random.uniform(key) < 0.1
+        values = {"pay": pay, "steps": 1, "mean_pay": pay, "last_pay": pay}
+        return state, out._replace(reward=pay, terminated=end, metrics=values)
 
 
 def make_walk(size=0.25):
