@@ -9,7 +9,6 @@ import pytest
 
 import purejaxppo.cli.evaluate as evaluate_command
 import purejaxppo.cli.train as train_command
-import purejaxppo.sweep.__main__ as sweep_command
 from purejaxppo.config.checks import settings
 from purejaxppo.config.files import from_dict, load_config, to_yaml
 from purejaxppo.config.run_files import imported_files
@@ -18,6 +17,7 @@ from purejaxppo.envs import families
 from purejaxppo.export import __main__ as export_command
 from purejaxppo.runs.folder import imports
 from purejaxppo.runs.pretraining import load_teacher
+from purejaxppo.sweep import __main__ as sweep_command
 
 CODE = """
 env:

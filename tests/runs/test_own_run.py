@@ -13,7 +13,7 @@ import pytest
 from support.paths import ROOT
 from support.runs import assert_same_bits, final_state, train
 
-import purejaxppo.export.__main__ as export
+from purejaxppo.export import __main__ as export
 from purejaxppo.export import player
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.sweep.__main__ import main as sweep

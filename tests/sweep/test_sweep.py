@@ -35,7 +35,7 @@ from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
-from purejaxppo.sweep import packing, pictures, report
+from purejaxppo.sweep import packing, pictures, report, session
 from purejaxppo.sweep.packing import Group, batch_sizes, group_up
 from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search import Optuna
@@ -334,17 +334,17 @@ def test_sweep_yaml_restores_strings_that_look_like_numbers(config_file, tmp_pat
     options = [word for pair in zip(words, pairs, strict=True) for word in pair]
     line = [*("--config", str(config_file), "--grid", RATES, "--env.options"), *options]
     command, config = parse_over_config(SweepFlags, line)
-    sweep_command.record(tmp_path, command, config)
-    assert read_yaml(tmp_path / sweep_command.SWEEP)["env.options"] == words
-    sweep_command.record(tmp_path, command, config)  # the same sweep, continued
+    session.record(tmp_path, command, config)
+    assert read_yaml(tmp_path / session.SWEEP)["env.options"] == words
+    session.record(tmp_path, command, config)  # the same sweep, continued
 
 
 @pytest.mark.toy
 def test_a_sweep_prints_settings_without_effect_once(config_file, capsys):
     words = ("--config", str(config_file), "--grid", "ppo.kl_coef=0.5,0.25", "--ppo.dual_clip", "2")
     command, config = parse_over_config(SweepFlags, words)
-    members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
-    sweep_command.check_members(members, command)
+    members = [apply(config, setting) for setting in session.search_of(command, config)[1]]
+    session.check_members(members, command)
     assert capsys.readouterr().out.splitlines() == [
         "warning: ppo.kl_coef = 0.5, 0.25 has no effect. Set ppo.objective to kl or clip_kl.",
         "warning: ppo.dual_clip = 2.0 has no effect. Set ppo.objective to dual_clip.",
@@ -720,14 +720,14 @@ def test_a_sweep_stores_settings_and_fields_of_custom_code_as_their_text(tmp_pat
     code = CodeRef("mine.py:loss", files={"mine.py": "/copies/mine.py"})
     config = load_config("cartpole.yaml", {"ppo.objective": code})
     (tmp_path / "sweep").mkdir()
-    sweep_command.record(tmp_path / "sweep", SweepFlags(), config)
-    sweep_command.record(tmp_path / "sweep", SweepFlags(), config)  # unchanged: it continues
+    session.record(tmp_path / "sweep", SweepFlags(), config)
+    session.record(tmp_path / "sweep", SweepFlags(), config)  # unchanged: it continues
 
     class Once:
         def next(self, scored, known):
             return [] if scored else [{"ppo.objective": code}]
 
-    found = sweep_command.rounds(Once(), [], tmp_path)
+    found = session.rounds(Once(), [], tmp_path)
     assert next(found) == [{"ppo.objective": "mine.py:loss"}]
     stored = json.loads((tmp_path / "rounds" / "000" / "settings.json").read_text("utf-8"))
     assert stored == [{"ppo.objective": "mine.py:loss"}]
