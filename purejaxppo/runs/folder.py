@@ -44,6 +44,8 @@ LOCK = ".lock"
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
+SWEEP = "sweep.yaml"
+"""File that marks the folder of a sweep."""
 VIDEO = "video.mp4"
 VIDEOS = "videos"
 RATINGS = ("elo.csv", "elo.png")
@@ -132,6 +134,11 @@ def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> It
 def check_is_run(run_dir: Path) -> None:
     """Raise ValueError if a folder is not a run folder."""
     if not (run_dir / CONFIG).is_file():
+        if (run_dir / SWEEP).is_file():
+            raise ValueError(
+                f"{run_dir} is the folder of a sweep. Use one of the run folders in its "
+                f"results.csv or, in Python, purejaxppo.Sweep."
+            )
         problem = f"{CONFIG} is missing" if run_dir.is_dir() else "no such folder"
         raise ValueError(
             f"{run_dir}: not a run folder ({problem}). Use a folder written by `purejaxppo train`, "

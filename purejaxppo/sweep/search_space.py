@@ -113,27 +113,49 @@ def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, SearchRange]:
-    """Load a search space from a YAML file.
+def load_ranges(source: str | Path, base: Config = DEFAULTS) -> dict[str, SearchRange]:
+    """Load a search space.
 
         ppo.learning_rate: {log_uniform: [1e-5, 1e-2]}
         ppo.ent_coef: {uniform: [0, 0.02]}
         network.activation: {choice: [tanh, relu]}
 
+    Args:
+        source: see `read_space`.
+        base: config of the sweep.
+
     Raises:
-        ValueError: the file does not exist, or an entry is invalid.
+        ValueError: see `read_space`, or an entry is invalid.
     """
-    if not path.is_file():
-        raise ValueError(f"--search_space {path}: no such file.")
-    data = read_yaml(path)
+    data, where = read_space(str(source))
     if not data:
         raise ValueError(
-            f"{path}: the file is empty. Add a range such as ppo.gamma: {{uniform: [0.9, 0.999]}}."
+            f"{where}: the file is empty. Add a range such as ppo.gamma: {{uniform: [0.9, 0.999]}}."
         )
     return {
-        key: _parse_range(path.name, check_key(str(key), path.name), value, base)
+        key: _parse_range(where, check_key(str(key), where), value, base)
         for key, value in data.items()
     }
+
+
+def read_space(source: str) -> tuple[dict[str, Any], str]:
+    """Return the ranges of a search space by field, and their place, for messages.
+
+    Args:
+        source: a YAML file, or YAML in one line that starts with a brace.
+
+    Raises:
+        ValueError: the file does not exist, or is not YAML.
+    """
+    if source.startswith("{"):
+        try:
+            return yaml.load(source, Loader), "--search_space"
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ValueError(f"--search_space {source}: invalid YAML.") from error
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(f"--search_space {path}: no such file.")
+    return read_yaml(path), path.name
 
 
 KINDS = {"uniform": Uniform, "log_uniform": LogUniform, "choice": Choice}

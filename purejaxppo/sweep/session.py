@@ -15,7 +15,7 @@ from purejaxppo.config.run_files import with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.parts import make_parts
 from purejaxppo.runs.devices import start_jax
-from purejaxppo.runs.folder import copy_code, imports_of, run_folder, with_absolute_paths
+from purejaxppo.runs.folder import SWEEP, copy_code, imports_of, run_folder, with_absolute_paths
 from purejaxppo.runs.population import Rules
 from purejaxppo.runs.session import base_name, check_logging
 from purejaxppo.setup import check_vmappable, resolve
@@ -27,7 +27,6 @@ from purejaxppo.sweep.scores import Result
 from purejaxppo.sweep.search import Fixed, Optuna, Search, rules_of
 from purejaxppo.sweep.search_space import Setting
 
-SWEEP = "sweep.yaml"
 FILES = ("results.csv", "sweep.png", "best.yaml", SWEEP)
 SWEEP_FILES = ("rounds", "jobs", "population", copies.CODE, *(f".{name}" for name in FILES), *FILES)
 
@@ -39,7 +38,7 @@ def sweep(command: SweepFlags, config: Config) -> int:
     if Path(command.search_space).is_file():
         path = str(Path(command.search_space).absolute())
         command = dataclasses.replace(command, search_space=path)
-    relative_folder = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
+    relative_folder = folder_of(command, config)
     folder = relative_folder.absolute()
     check_flags(command, config)
     check_logging(config, folder)
@@ -77,6 +76,11 @@ def grouped(config: Config, folder: Path) -> Config:
     return replace(config, logging=replace(used, wandb_group=folder.name))
 
 
+def folder_of(command: SweepFlags, config: Config) -> Path:
+    """Return the folder of a sweep."""
+    return Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
+
+
 def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:
     """Return the path of each Python file of a sweep: {name in the config: path}.
 
@@ -102,7 +106,7 @@ def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Setting
     if command.search == "grid":
         known = search_space.grid_settings(search_space.parse_grid(command.grid, config))
         return Fixed(known), known
-    ranges = search_space.load_ranges(Path(command.search_space), config)
+    ranges = search_space.load_ranges(command.search_space, config)
     if command.search == "random":
         known = search_space.random_settings(ranges, command.num_trials, config.seed)
         return Fixed(known), known
@@ -145,17 +149,23 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
         if field.name not in WHERE:
             definition[field.name] = getattr(command, field.name)
     if command.search_space:
-        definition["search_space"] = read_yaml(Path(command.search_space))
+        definition["search_space"], _ = search_space.read_space(command.search_space)
     new = as_text(definition)
     path = folder / SWEEP
     if path.is_file():
         old = read_yaml(path)
         free = ("select_by", "checkpoint.", "logging.")
-        changed = [key for key in new if old.get(key) != new[key] and not key.startswith(free)]
+        old["grid"] = search_space.parse_grid(old.get("grid", ()), config)
+        changes = {**new, "grid": search_space.parse_grid(command.grid, config)}
+        changed = [
+            key
+            for key, value in changes.items()
+            if old.get(key) != value and not key.startswith(free)
+        ]
         if changed:
             raise ValueError(
                 f"{folder} contains a sweep with {changed[0]} = {old.get(changed[0])}, not "
-                f"{new[changed[0]]}. Use another --run_dir, or --clobber to delete that sweep."
+                f"{changes[changed[0]]}. Use another --run_dir, or --clobber to delete that sweep."
             )
     write_whole(path, dump(new))
 
@@ -211,7 +221,7 @@ def population_of(command: SweepFlags, config: Config) -> tuple[Rules, list[Conf
     Raises:
         ValueError: a number is out of range, or a range is not of a tunable number.
     """
-    ranges = search_space.load_ranges(Path(command.search_space), config)
+    ranges = search_space.load_ranges(command.search_space, config)
     steps = command.population_interval or config.total_timesteps / 20
     interval = max(1, round(steps / config.steps_per_update))
     rules = rules_of(ranges, interval, command.population_share, command.population_factor)
