@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from purejaxppo.runs.loggers import Logger, LoggerContext
     from purejaxppo.runs.pure_training import Curves, TrainResult, hyperparams, make_train
     from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
+    from purejaxppo.sweep.library import Setting, Sweep, sweep
     from purejaxppo.types import Hyperparams
 
 __version__ = "0.2.0"
@@ -75,6 +76,8 @@ _MODULES = {
     "MultiTask": "envs.base",
     "Parts": "learner",
     "Run": "runs.library",
+    "Setting": "sweep.library",
+    "Sweep": "sweep.library",
     "Task": "envs.base",
     "TaskStep": "envs.base",
     "Torso": "agents.networks.torsos",
@@ -87,6 +90,7 @@ _MODULES = {
     "load_config": "config.files",
     "make_train": "runs.pure_training",
     "restore": "runs.checkpoint",
+    "sweep": "sweep.library",
     "train": "runs.library",
     "video": "runs.library",
 }
@@ -113,6 +117,8 @@ __all__ = [
     "MultiTask",
     "Parts",
     "Run",
+    "Setting",
+    "Sweep",
     "Task",
     "TaskStep",
     "Torso",
@@ -125,6 +131,7 @@ __all__ = [
     "load_config",
     "make_train",
     "restore",
+    "sweep",
     "train",
     "video",
 ]

@@ -41,7 +41,7 @@ def test_the_package_imports_neither_jax_nor_yaml_until_a_name_is_used():
     python(code)
 
 
-@pytest.mark.parametrize("name", ["export", "video", "train", "evaluate"])
+@pytest.mark.parametrize("name", ["export", "sweep", "video", "train", "evaluate"])
 def test_a_function_wins_over_the_module_of_its_name(name):
     code = (
         f"import purejaxppo, purejaxppo.{name}, sys, inspect\n"
@@ -55,11 +55,14 @@ def test_a_function_wins_over_the_module_of_its_name(name):
 
 def test_modules_of_a_package_with_the_name_of_a_function_are_imported():
     code = (
-        "import purejaxppo; purejaxppo.export, purejaxppo.video\n"
+        "import purejaxppo; purejaxppo.export, purejaxppo.sweep, purejaxppo.video\n"
+        "from purejaxppo.sweep import packing; from purejaxppo.sweep.packing import Group\n"
+        "import purejaxppo.sweep.launchers; from purejaxppo.sweep.__main__ import main\n"
         "from purejaxppo.export import player; from purejaxppo.export.player import load\n"
         "from purejaxppo.video import canvas; import purejaxppo.video.charts\n"
         "from purejaxppo.pictures.video import frames\n"
-        "import pickle; assert pickle.loads(pickle.dumps(load)) is player.load"
+        "import pickle; assert pickle.loads(pickle.dumps(load)) is player.load\n"
+        "assert pickle.loads(pickle.dumps(Group)) is packing.Group"
     )
     python(code)
 

@@ -4,6 +4,7 @@ This module does not import JAX, because worker processes use it.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,16 @@ def kind_of(value: Any) -> str:
     names: dict[Any, str] = {**KINDS, list: "a list", Mapping: "a mapping", type(None): "empty"}
     matching = (name for known, name in names.items() if isinstance(value, known))
     return next(matching, f"a {type(value).__name__}")
+
+
+def python_names(message: str) -> str:
+    """Return a message about flags of a command as one about arguments of a function.
+
+    --run_dir becomes run_dir, --clobber becomes clobber=True, --search grid becomes search="grid".
+    """
+    message = re.sub(r"--search (grid|random|optuna|population)\b", r'search="\1"', message)
+    message = re.sub(r"--(clobber|force)\b", r"\1=True", message)
+    return re.sub(r"(?<![\w-])--([a-z][a-z_]*)", r"\1", message)
 
 
 def wrong_type(name: str, value: Any, kind: type) -> str:

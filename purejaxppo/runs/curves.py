@@ -129,7 +129,7 @@ def draw_agents(
         each: whether to draw a thin line per agent.
     """
     mean, many = values.mean(axis=0), len(values) > 1
-    text = f"{label}: mean of {len(values)}" if many else label
+    text = f"{label}: mean of {len(values)}" if many and each else label
     (line,) = axes.plot(steps, mean, color=color, lw=2, zorder=3, label=text)
     color = line.get_color()
     if many and each:

@@ -1,17 +1,19 @@
 """The Python interface to runs: train, load, read metrics and agents, plot, write videos."""
 
 import base64
+import contextlib
 import html
 import math
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from purejaxppo.config.files import flatten, load_config, with_env_change
-from purejaxppo.config.hints import did_you_mean, format_number, short_path
+from purejaxppo.config.hints import did_you_mean, format_number, python_names, short_path
+from purejaxppo.config.installation import install
 from purejaxppo.config.references import CodeRef
 from purejaxppo.config.run_files import load_members
 from purejaxppo.config.schema import Config, is_list
@@ -22,6 +24,7 @@ from purejaxppo.parts import with_env
 from purejaxppo.runs import session
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
 from purejaxppo.runs.checkpoint import last_progress, restore, steps_of
+from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.curves import (
     RETURN,
     are_seeds,
@@ -76,7 +79,7 @@ def data_frame(columns: Mapping[str, Any]) -> Any:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise ValueError("pandas is not installed. Run: pip install pandas") from error
+        raise ValueError(f"pandas is not installed. Run: {install('pandas')}") from error
     return pandas.DataFrame(dict(columns))
 
 
@@ -265,20 +268,39 @@ def train(
             resumes.
     """
     name = "" if isinstance(config, Config) else str(config or "")
-    full = config if isinstance(config, Config) else load_config(name) if name else Config()
-    full = with_env(full, env, changes)
-    added = {"callbacks": (full.callbacks, callbacks)}
-    added["logging.loggers"] = (full.logging.loggers, loggers)
-    for field, (values, more) in added.items():
-        if more := more if is_list(more) else [more]:
-            full = full.replace(**{field: (*values, *more)})
-    folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
-    code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts)
+    with python_messages():
+        full = config_of(config, env, changes)
+        added = {"callbacks": (full.callbacks, callbacks)}
+        added["logging.loggers"] = (full.logging.loggers, loggers)
+        for field, (values, more) in added.items():
+            if more := more if is_list(more) else [more]:
+                full = full.replace(**{field: (*values, *more)})
+        folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
+        code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code:
         raise SystemExit(code)
     return Run(folder, object_fields(full))
+
+
+def config_of(config: str | Path | Config | None, env: Any, changes: Mapping[str, Any]) -> Config:
+    """Return the config of `train` or `sweep` from their arguments."""
+    if not isinstance(config, Config):
+        config = load_config(config) if config else Config()
+    return with_env(config, env, changes)
+
+
+@contextlib.contextmanager
+def python_messages() -> Iterator[None]:
+    """Name arguments of functions instead of flags in errors of the block."""
+    try:
+        yield
+    except (ValueError, Stopped) as error:
+        message = python_names(str(error))
+        if message != str(error):
+            error.args = (message,)
+        raise
 
 
 def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:

@@ -15,7 +15,7 @@ from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search_space import show
 
 
-def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:
+def figure_of(results: Sequence[Result], keys: Sequence[str], title: str) -> Any:
     """Plot a line for one key, a heat map for a full grid of two, otherwise parallel axes."""
     keys = [key for key in keys if len({show(r.setting[key]) for r in results}) > 1] or keys[:1]
     levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
@@ -30,7 +30,12 @@ def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str)
     else:
         parallel_axes(figure, axes, results, keys)
     axes.set_title(title)
-    save_figure(figure, path)
+    return figure
+
+
+def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:
+    """Write the figure of a sweep to a PNG file."""
+    save_figure(figure_of(results, keys, title), path)
 
 
 def line(axes, results: Sequence[Result], key: str) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from purejaxppo.sweep.pictures import plot, plot_population
 from purejaxppo.sweep.scores import Result, read_members, value
 from purejaxppo.sweep.search_space import apply, exact, show
 
+TABLE = "results.csv"
 MAX_PRINTED = 20
 """Number of settings in the printed table."""
 
@@ -27,7 +29,7 @@ def report(folder: Path, results: Sequence[Result], config: Config, objective: s
     """Write results.csv, sweep.png and best.yaml, and print the best settings."""
     ranked = rank(results)
     keys = list(dict.fromkeys(key for result in results for key in result.setting))
-    write_table(folder / "results.csv", ranked, keys)
+    write_table(folder / TABLE, ranked, keys)
     title = f"{config.env.name}: {objective} return, mean of {config.num_seeds} seeds"
     plot(folder / "sweep.png", results, keys, title)
     setting = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
@@ -54,7 +56,7 @@ def report_population(
     ranked = rank(results)
     keys = list(results[0].setting)
     title = f"{members[0].env.name}: a population of {len(members)}, {objective} return"
-    write_table(folder / "results.csv", ranked, keys)
+    write_table(folder / TABLE, ranked, keys)
     plot_population(folder / "sweep.png", curves, rules, title)
     print_table(ranked, keys, title)
     finish(folder, ranked[0], f"Best of {title}; final values")
@@ -67,7 +69,7 @@ def rank(results: Sequence[Result]) -> list[Result]:
 
 def finish(folder: Path, best: Result, comment: str) -> None:
     """Write the best setting, if any has a score, and print the paths of all files."""
-    print(f"table: {folder / 'results.csv'}, figure: {folder / 'sweep.png'}")
+    print(f"table: {folder / TABLE}, figure: {folder / 'sweep.png'}")
     if math.isnan(best.score):
         print("no best.yaml: no setting has a score, because agents diverged or no episode ended")
         return
@@ -114,9 +116,8 @@ def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> No
             )
 
 
-def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> None:
-    """Print the best settings."""
-    from rich.console import Console
+def table_of(ranked: Sequence[Result], keys: Sequence[str], title: str) -> Any:
+    """Return a table of the best settings for rich."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
@@ -134,7 +135,13 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
             format_number(result.score),
             "" if math.isnan(half) else format_number(half, result.score),
         )
-    console = Console()
-    console.print(table)
     if len(ranked) > MAX_PRINTED:
-        console.print(f"and {len(ranked) - MAX_PRINTED} more")
+        table.caption, table.caption_justify = f"and {len(ranked) - MAX_PRINTED} more", "left"
+    return table
+
+
+def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> None:
+    """Print the best settings."""
+    from rich.console import Console
+
+    Console().print(table_of(ranked, keys, title))
