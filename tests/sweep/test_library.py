@@ -266,5 +266,5 @@ def test_another_sweep_in_the_folder_and_a_folder_without_results_are_errors(tab
         swept(grid={"ppo.gamma": [0.1]}, run_dir=table.run_dir)
     with pytest.raises(ValueError, match=r"nothing: not a finished sweep .no such folder"):
         Sweep("nothing")
-    with pytest.raises(ValueError, match=r"is the folder of a sweep\. Use purejaxppo\.Sweep in"):
+    with pytest.raises(ValueError, match=r"is the folder of a sweep\. Use one of the run folders"):
         load(table.run_dir)
