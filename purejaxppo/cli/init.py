@@ -19,6 +19,8 @@ class Template(NamedTuple):
     """Example file name, for help and errors."""
     flags: tuple[str, ...]
     """Flags of `purejaxppo train`, with {file} in place of the file."""
+    data: tuple[str, ...] = ()
+    """Files that are written next to it, with the same names."""
 
 
 CARTPOLE = ("--config", "cartpole.yaml")
@@ -26,6 +28,12 @@ TEMPLATES = {
     "env": Template("an environment in JAX", "walk.py", ("--env.name", "jax/{file}:Walk")),
     "gymnasium": Template(
         "a Gymnasium environment", "my_env.py", ("--env.name", "gymnasium/{file}:Corridor")
+    ),
+    "robot": Template(
+        "a robot in MuJoCo MJX, its model and a mesh",
+        "robot.py",
+        ("--env.name", "jax/{file}:Balancer", "--total_timesteps", "500_000"),
+        ("balancer.xml", "chassis.obj"),
     ),
     "network": Template(
         "a network's hidden layers", "net.py", (*CARTPOLE, "--network.torso", "{file}:Net")
@@ -66,7 +74,24 @@ def run(words: Sequence[str]) -> int:
         print(HELP)
         return 0
     kind, path = check(words)
-    text = resources.files("purejaxppo.cli.templates").joinpath(f"{words[0]}.py").read_text("utf-8")
+    write(f"{words[0]}.py", path)
+    for name in kind.data:
+        write(name, path.with_name(name))
+    flags = (flag.format(file=path) for flag in kind.flags)
+    run_dir = f"runs/{path.stem}"
+    written = ", ".join(str(path.with_name(name)) for name in (path.name, *kind.data))
+    print(f"wrote {written}: {kind.about}")
+    print(f"to train with it: {command_line('train', *flags, '--run_dir', run_dir)}")
+    return 0
+
+
+def write(template: str, path: Path) -> None:
+    """Write a template.
+
+    Raises:
+        ValueError: the file exists or cannot be written.
+    """
+    text = resources.files("purejaxppo.cli.templates").joinpath(template).read_text("utf-8")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -74,11 +99,6 @@ def run(words: Sequence[str]) -> int:
         raise ValueError(f"{path} already exists. Choose another file name.") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror}).") from error
-    flags = (flag.format(file=path) for flag in kind.flags)
-    run_dir = f"runs/{path.stem}"
-    print(f"wrote {path}: {kind.about}")
-    print(f"to train with it: {command_line('train', *flags, '--run_dir', run_dir)}")
-    return 0
 
 
 def check(words: Sequence[str]) -> tuple[Template, Path]:
@@ -109,4 +129,7 @@ def check(words: Sequence[str]) -> tuple[Template, Path]:
         )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
+    for data in map(path.with_name, TEMPLATES[name].data):
+        if data.exists():
+            raise ValueError(f"{data} already exists. Choose another folder.")
     return TEMPLATES[name], path

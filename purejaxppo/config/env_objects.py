@@ -1,4 +1,4 @@
-"""Environments of Gymnasium and PettingZoo, and tasks in JAX, that are passed from Python.
+"""Environments of other libraries, and tasks in JAX, that are passed from Python.
 
 Classes of simulators are recognised by their names, so this module does not import simulators.
 """
@@ -13,11 +13,15 @@ from purejaxppo.config.plain import plain
 from purejaxppo.config.references import OBJECT, CodeRef, described, name_of
 
 FAMILIES = {
+    "brax.envs.base.Env": "brax",
     "gymnasium.core.Env": "gymnasium",
     "gymnasium.envs.registration.EnvSpec": "gymnasium",
+    "mujoco_playground._src.mjx_env.MjxEnv": "playground",
     "pettingzoo.utils.env.ParallelEnv": "pettingzoo",
 }
 """Classes of simulators, and the families of their instances and subclasses."""
+SIMULATORS = {"brax", "gymnasium", "mujoco_playground", "pettingzoo"}
+"""Their packages."""
 
 ONE_ENV = "Pass one environment. env.num_envs sets the number of copies."
 NOT_SUPPORTED = {
@@ -106,12 +110,12 @@ def spec_of(value: Any) -> Any:
 
 
 def _result(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return the result of a function that may make an environment of Gymnasium or PettingZoo.
+    """Return the result of a function that may make an environment of a simulator.
 
     Other functions are returned. They run later, after the start of JAX.
     """
     names = getattr(getattr(function, "__code__", None), "co_names", ())
-    if not {"gymnasium", "pettingzoo"} & {*sys.modules, *names}:
+    if not SIMULATORS & {*sys.modules, *names}:
         return function
     arguments = {name: x for name, x in options.items() if name not in POOL_OPTIONS}
     try:

@@ -34,6 +34,7 @@ class Point(NamedTuple):
 
 _TASK = ("observation", "action", "reset", "step")
 _GYMNAX = ("reset_env", "step_env", "observation_space", "action_space")
+_ROBOT = ("reset", "step", "action_size", "unwrapped")
 _TORSOS = (("init", "apply"), ("actor", "critic"))
 _DISTRIBUTION = ("num_params", "sample", "mode", "log_prob", "entropy", "to_env", "from_env")
 _TERM = ("loss", "rows", "init", "name")
@@ -47,6 +48,15 @@ TASK = Point("env.name", "jax/walk.py:Walk", "(**env.options)", (_TASK,), family
 GYMNAX = Point(
     "env.name", "gymnax/cart.py:make", "()", (_GYMNAX,), types=(tuple,), family="gymnax/"
 )
+BRAX = Point("env.name", "brax/robot.py:Robot", "(**env.options)", (_ROBOT,), family="brax/")
+PLAYGROUND = Point(
+    "env.name",
+    "playground/robot.py:Reach",
+    "(config, config_overrides) or (**env.options)",
+    ((*_ROBOT, "mjx_model", "mj_model"),),
+    family="playground/",
+)
+RANDOMIZATION = Point("env.options", "robot.py:masses", "(model, keys [N, 2])", function=True)
 WRAPPER = Point("env.wrappers", "scaled.py:Scaled", "(task)", (_TASK,))
 TORSO = Point("network.torso", "net.py:Net", "() or (config)", _TORSOS)
 DISTRIBUTION = Point("network.distribution", "unit.py:unit_normal", "(size)", (_DISTRIBUTION,))
@@ -61,8 +71,8 @@ LOGGER = Point("logging.loggers", "board.py:Board", "()", (_LOGGER,))
 CURRICULUM = Point("env.curriculum", "mine.py:gravity", "(progress [])", function=True)
 OPPONENT = Point("eval.options", "saved.py:saved", "(key, obs [1, ...])", function=True)
 POINTS = (
-    *(TASK, GYMNAX, WRAPPER, TORSO, DISTRIBUTION, OBJECTIVE, TERM, ADVANTAGE, INTRINSIC, OPTIMIZER),
-    *(SCHEDULE, CALLBACK, LOGGER, CURRICULUM, OPPONENT),
+    *(TASK, GYMNAX, BRAX, PLAYGROUND, RANDOMIZATION, WRAPPER, TORSO, DISTRIBUTION, OBJECTIVE, TERM),
+    *(ADVANTAGE, INTRINSIC, OPTIMIZER, SCHEDULE, CALLBACK, LOGGER, CURRICULUM, OPPONENT),
 )
 """All extension points, in the order of docs/own_code.md."""
 

@@ -134,16 +134,35 @@ def reason(error: Exception) -> str:
 
 def shapes_of(tree: Any) -> str:
     """Describe the dtypes and shapes of a pytree, such as "float32 [4]"."""
+    return _described_shapes(_shapes(tree))
+
+
+def differing_shapes(first: Any, second: Any) -> tuple[str, str]:
+    """Describe two pytrees as `shapes_of`, without leaves that are the same in both."""
+    shapes = _shapes(first), _shapes(second)
+    same = set(shapes[0].items()) & set(shapes[1].items())
+    first, second = (
+        _described_shapes({name: text for name, text in each.items() if (name, text) not in same})
+        for each in shapes
+    )
+    return first, second
+
+
+def _shapes(tree: Any) -> dict[str, str]:
+    """Return the dtype and shape of each leaf by its path; the path of a single array is ""."""
 
     def leaf(x: Any) -> str:
         dtype = getattr(x, "dtype", None) or np.result_type(x)
         return f"{dtype} {list(np.shape(x))}"
 
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    if len(leaves) == 1 and not leaves[0][0]:
-        return leaf(leaves[0][1])
-    names = {jax.tree_util.keystr(path, simple=True, separator="."): leaf(x) for path, x in leaves}
-    return "{" + ", ".join(f"{name}: {text}" for name, text in names.items()) + "}"
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf(x) for path, x in leaves}
+
+
+def _described_shapes(shapes: dict[str, str]) -> str:
+    if list(shapes) == [""]:
+        return shapes[""]
+    return "{" + ", ".join(f"{name}: {text}" for name, text in shapes.items()) + "}"
 
 
 def random_states() -> tuple[Any, Any]:

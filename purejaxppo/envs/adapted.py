@@ -7,7 +7,7 @@ Adapters and wrappers derive from `BaseTask`. Custom tasks only need to implemen
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -21,6 +21,14 @@ ParameterValues = Mapping[str, Any]
 """Parameters by name, scalars, traced or not."""
 FRAME_RATE = 10.0
 """Default frame rate of videos, steps per second."""
+
+
+class Pose(NamedTuple):
+    """The pose of a MuJoCo model, for videos."""
+
+    qpos: Any  # [nq]
+    mocap_pos: Any = None  # [nmocap, 3]; None: as in the model
+    mocap_quat: Any = None  # [nmocap, 4]
 
 
 class BaseTask:
@@ -67,6 +75,11 @@ class BaseTask:
         """Steps per second of a video."""
         return FRAME_RATE
 
+    @cached_property
+    def mj_model(self) -> Any:
+        """A `mujoco.MjModel`, which videos show in the poses of `pose`; None for other drawings."""
+        return None
+
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Start an episode; return (state, obs). `obs` is a tuple for several agents."""
         raise NotImplementedError
@@ -95,11 +108,28 @@ class BaseTask:
         """Return the action in the form of the innermost task."""
         return action
 
+    def pose(self, state: EnvState) -> Pose:
+        """Return the pose of `mj_model` in a state: the first `mjx.Data` in it.
+
+        Raises:
+            ValueError: the state contains no `mjx.Data`.
+        """
+        for part in jax.tree.leaves(state, is_leaf=lambda part: hasattr(part, "qpos")):
+            if hasattr(part, "qpos"):
+                return Pose(part.qpos, part.mocap_pos, part.mocap_quat)
+        raise ValueError(
+            "the task has an `mj_model`, but its states contain no mjx.Data. Add a method "
+            "pose(state) that returns Pose(qpos), of purejaxppo.envs.adapted."
+        )
+
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Yield frames of the innermost task's states, uint8 [height, width, 3]."""
-        from purejaxppo.video import charts
+        from purejaxppo.video import charts, mujoco_scene
 
-        return charts.frames(states, height=height, width=width)
+        if self.mj_model is None:
+            return charts.frames(states, height=height, width=width)
+        poses = [self.pose(state) for state in states]
+        return mujoco_scene.draw(self.mj_model, poses, height=height, width=width)
 
 
 INTERFACE = ("observation", "action", *(name for name in vars(BaseTask) if name[0] != "_"))

@@ -85,7 +85,7 @@ def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
         check_obs(
             tracing.check(task.global_state, method, "(state)", state), task.state_space, method
         )
-    reset_shapes, step_shapes = tracing.shapes_of(state), tracing.shapes_of(next_state)
+    reset_shapes, step_shapes = tracing.differing_shapes(state, next_state)
     if reset_shapes != step_shapes:
         raise ValueError(
             f"{step} returns a state {step_shapes}, but reset returns {reset_shapes}. Both must be "

@@ -141,9 +141,9 @@ def check_host(config: EnvConfig) -> None:
 class ModelOverride:
     """A simulator with its physical model replaced.
 
-    Brax and Playground hold their model in an attribute. It is replaced while a call is traced, as
-    in their own wrappers. A copy of the simulator would not work, because simulators store bound
-    methods.
+    Brax and Playground hold their model in an attribute, inside of wrappers. It is replaced while a
+    call is traced, as in their own wrappers. A copy of the simulator would not work, because
+    simulators store bound methods.
 
     Args:
         env: the simulator.
@@ -160,12 +160,13 @@ class ModelOverride:
 
     @contextlib.contextmanager
     def _replaced(self) -> Iterator[None]:
-        original = getattr(self.env, self.attribute)
-        setattr(self.env, self.attribute, self.model)
+        env = self.env.unwrapped
+        original = getattr(env, self.attribute)
+        setattr(env, self.attribute, self.model)
         try:
             yield
         finally:
-            setattr(self.env, self.attribute, original)
+            setattr(env, self.attribute, original)
 
     def reset(self, key: Key) -> EnvState:
         """Reset the simulator with the new model."""

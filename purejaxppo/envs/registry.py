@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from purejaxppo.config.copies import imported_names
 from purejaxppo.config.references import (
     OBJECT,
+    files_in,
     is_reference,
     located,
     modules_in,
@@ -114,8 +116,14 @@ def is_editor(config: EnvConfig) -> bool:
 
 
 def calls_lapack(config: EnvConfig) -> bool:
-    """Return True if the simulator calls LAPACK in batches; see `parallel.lapack`."""
+    """Return True if the simulator calls LAPACK in batches; see `parallel.lapack`.
+
+    This includes custom tasks in a file that imports MuJoCo, probably for MJX.
+    """
     family = family_of(config)
+    if family is custom.FAMILY:
+        files = map(Path, files_in(located(without_family(config.name))))
+        return any("mujoco" in imported_names(file) for file in files if file.is_file())
     return family is not None and config.backend in family.lapack
 
 
@@ -200,7 +208,9 @@ def check_code(config: EnvConfig) -> None:
     Raises:
         ValueError: see `custom.check`.
     """
-    is_custom = family_of(config) is custom.FAMILY
+    family = family_of(config)
+    can_be_custom = family is not None and family.names == "reference"
+    is_custom = can_be_custom and is_reference(without_family(config.name))
     if not (is_custom or config.wrappers) or on_host(config):
         return
     task = _unwrapped(config)

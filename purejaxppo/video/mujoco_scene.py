@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ GL_BACKENDS = ("egl", "osmesa", "")
 """Values of MUJOCO_GL to try. The last one, MuJoCo's default, needs a display."""
 
 
-def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
+def draw(model: Any, states: Sequence[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
     """Yield one frame per pose, uint8 [height, width, 3], with the first backend that works.
 
     Args:

@@ -26,6 +26,11 @@ WANTED = {
     "jax/walk.py:Walk": TASK + "(**env.options) that returns one",
     "gymnax/cart.py:make": "an object with reset_env, step_env, observation_space, action_space, "
     "or a class or function () that returns one",
+    "brax/robot.py:Robot": "an object with reset, step, action_size, unwrapped, or a class or "
+    "function (**env.options) that returns one",
+    "playground/robot.py:Reach": "an object with reset, step, action_size, unwrapped, mjx_model, "
+    "mj_model, or a class or function (config, config_overrides) or (**env.options) that returns "
+    "one",
     "scaled.py:Scaled": TASK + "(task) that returns one",
     "net.py:Net": "an object with init, apply or actor, critic, or a class or function () or "
     "(config) that returns one",

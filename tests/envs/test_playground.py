@@ -110,20 +110,21 @@ def rejection(name, *, backend="", **options):
     return str(caught.value)
 
 
-def test_missing_models_get_a_one_sentence_error_with_the_option_to_set(tmp_path):
-    text = rejection("playground/Go1Getup", menagerie=str(tmp_path / "none"))
-    assert f"{tmp_path / 'none'} does not exist" in text and "set env.options.menagerie" in text
-    # A folder without this robot.
-    text = rejection("playground/Go1Getup", menagerie=str(tmp_path))
-    assert f"playground/Go1Getup, with the models in {tmp_path}" in text
+def test_a_folder_without_the_robot_gets_a_one_sentence_error(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        text = rejection("playground/Go1Getup", menagerie=str(folder))
+        assert f"env.options.menagerie: {folder} has no folder unitree_go1" in text
 
 
 def test_models_are_never_downloaded(monkeypatch, tmp_path):
     from mujoco_playground._src import mjx_env
 
+    monkeypatch.setenv("MENAGERIE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", tmp_path / "none")
     monkeypatch.setattr(mjx_env, "_clone_with_progress", lambda *args: pytest.fail("a clone"))
-    assert str(tmp_path / "none") in rejection("playground/Go1Getup")
+    text = rejection("playground/Go1Getup")
+    assert "playground/Go1Getup needs the robot model unitree_go1. Run: " in text
+    assert "mujoco-menagerie prefetch unitree_go1. It is saved in" in text
     rejection("playground/Go1Getup", menagerie=str(tmp_path))
     assert tmp_path / "none" == mjx_env.MENAGERIE_PATH
 

@@ -35,6 +35,11 @@ class Rail:
         self._mjx_model = Model(jnp.ones(()), jnp.ones(2))
 
     @property
+    def unwrapped(self):
+        """Return the environment without wrappers."""
+        return self
+
+    @property
     def mjx_model(self):
         """Return the model of a step."""
         return self._mjx_model

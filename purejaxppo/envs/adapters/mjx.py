@@ -1,7 +1,9 @@
 """Shared code of the Brax and Playground adapters, which use MuJoCo MJX."""
 
 import copy
+import operator
 import os
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
-from purejaxppo.envs.adapted import BaseTask
+from purejaxppo.config import extensions, tracing
+from purejaxppo.config.references import is_reference, load
+from purejaxppo.envs.adapted import BaseTask, ParameterValues
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.domain_randomization import ModelOverride
-from purejaxppo.spaces import Box
+from purejaxppo.envs.domain_randomization import ModelOverride, scaled
+from purejaxppo.envs.options import Option
+from purejaxppo.spaces import Box, Dict, Space
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "mass": ("body_mass", "body_inertia", "body_subtreemass"),
@@ -26,6 +31,39 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 """Model arrays of each variable parameter. `mass` scales the mass and inertia of every body, as for
 denser bodies of the same shape."""
+
+ARRAY = "array "
+"""Prefix of a sampled array whose path is also the name of a factor, such as Brax's `gravity`."""
+RANDOMIZATION = "domain_randomization"
+TRAINING_WRAPPERS = (
+    *("AutoResetWrapper", "BraxAutoResetWrapper", "EpisodeWrapper", "EvalWrapper", "VmapWrapper"),
+    *("BraxDomainRandomizationVmapWrapper", "DomainRandomizationVmapWrapper"),
+)
+"""Wrappers of Brax and Playground for batches, resets, time limits and randomised models."""
+
+Draw = Callable[[jax.Array], dict[str, jax.Array]]
+"""Key -> sampled arrays of a model, by dotted path."""
+
+
+def _randomization(name: str, value: Any) -> Any:
+    """Return a value of the option `domain_randomization`.
+
+    Raises:
+        ValueError: the value is neither a bool nor a reference.
+    """
+    if not isinstance(value, bool) and not is_reference(str(value)):
+        raise ValueError(
+            f"{name} = {value!r} must be true, false, or a custom function "
+            f"{extensions.RANDOMIZATION.signature} as file.py:name"
+        )
+    return value
+
+
+def randomization_option(builtin: str) -> Option:
+    """Return the option `domain_randomization`; `builtin` describes the value `true`."""
+    text = f"{builtin} file.py:name: a custom function (model, keys [N, 2]) -> (models, axes), as "
+    text += "for Brax's `randomization_fn`."
+    return Option(False, text, parse=_randomization, refers="code")
 
 
 def import_mujoco() -> None:
@@ -65,6 +103,81 @@ def use_local_devices() -> None:
         io.jax = _LocalDevices()
 
 
+def check_unwrapped(env: Any, where: str) -> None:
+    """Raise ValueError if an environment has wrappers for batches, resets or time limits."""
+    inner: Any = env
+    while inner is not None:
+        name = type(inner).__name__
+        if name in TRAINING_WRAPPERS:
+            raise ValueError(
+                f"{where} has the wrapper {name}. Pass the environment without it, such as "
+                f"env.unwrapped: purejaxppo adds batches, resets and the time limit "
+                f"(env.max_episode_steps)."
+            )
+        inner = vars(inner).get("env") if hasattr(inner, "__dict__") else None
+
+
+def sampler(randomize: Callable[..., Any], model: Any) -> Draw:
+    """Return a function that samples the arrays of a model that `randomize` marks.
+
+    Args:
+        randomize: (model, keys [N, 2]) -> (models, axes), as for Brax's `randomization_fn`: arrays
+            with axis 0 in `axes` have a leading axis of N samples.
+        model: the nominal model.
+    """
+
+    def draw(key: jax.Array) -> dict[str, jax.Array]:
+        models, axes = randomize(model, jax.random.key_data(key)[None])
+        paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(axes)[0]]
+        fields = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+        return {_sample_name(x): operator.attrgetter(x)(models)[0] for x in fields}
+
+    return draw
+
+
+def _sample_name(path: str) -> str:
+    """Return the name of a sampled array, with a prefix if a factor has the same name."""
+    return f"{ARRAY}{path}" if path in FIELDS else path
+
+
+def custom_sampler(value: Any, model: Any) -> Draw:
+    """Return the sampler of a custom function in `env.options.domain_randomization`.
+
+    Raises:
+        ValueError: it cannot be loaded or traced, or does not return models and axes.
+    """
+    field, signature = f"env.options.{RANDOMIZATION}", extensions.RANDOMIZATION.signature
+    where, randomize = f"{field} = {value}", load(value, field)
+    keys = jax.ShapeDtypeStruct((1, 2), jnp.uint32)
+    result = tracing.check(randomize, where, signature, model, keys)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ValueError(f"{where} returns a {type(result).__name__} instead of (models, axes)")
+    draw = sampler(randomize, model)
+    try:
+        samples = jax.eval_shape(draw, jax.random.key(0))
+    except (AttributeError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"{where}: axes must be a model with 0 for each array that has a leading axis of "
+            f"samples, and None for all others ({error})"
+        ) from error
+    for name, array in samples.items():
+        path = name.removeprefix(ARRAY)
+        nominal = jnp.shape(operator.attrgetter(path)(model))
+        if array.shape != nominal:
+            raise ValueError(
+                f"{where} returns {path} of shape {[1, *array.shape]} for one key instead of "
+                f"{[1, *nominal]}"
+            )
+    return draw
+
+
+def space_of(obs: Any) -> Space:
+    """Return the space of an observation, given its shapes: an array or a mapping of arrays."""
+    if isinstance(obs, Mapping):
+        return Dict.of({name: space_of(part) for name, part in obs.items()})
+    return Box(tuple(obs.shape), dtype=str(obs.dtype))
+
+
 class Robot(BaseTask):
     """One Brax or Playground environment as a task.
 
@@ -72,18 +185,23 @@ class Robot(BaseTask):
     """
 
     cheap_reset = False
+    model_attribute: str
+    """Attribute of the environment that holds the physical model."""
+    fields: Mapping[str, tuple[str, ...]] = FIELDS
+    """Model arrays of each variable parameter."""
 
     def __init__(self, env: Any) -> None:
         """Wrap a raw environment."""
         self._use(env)
         self.action = Box((int(env.action_size),), -1.0, 1.0)
         # The simulator's own sizes would trace or run `reset` again.
-        self.start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
+        start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
         self.metrics = {
             name: "mean" if name.endswith("per_step") else "sum"  # as Brax's evaluator does
-            for name, x in self.start.metrics.items()
+            for name, x in start.metrics.items()
             if x.shape == ()
         }
+        self.observation = space_of(start.obs)
 
     def _use(self, env: Any) -> None:
         """Set the environment; jit traces its functions once for all programs of a run."""
@@ -91,10 +209,28 @@ class Robot(BaseTask):
         self._reset = jax.jit(env.reset, inline=True)
         self._step = jax.jit(env.step, inline=True)
 
-    def with_model(self, attribute: str, model: Any) -> Any:
-        """Return a copy whose environment has another model in `attribute`."""
+    @property
+    def model(self) -> Any:
+        """The physical model; None without physics."""
+        return vars(self.env.unwrapped).get(self.model_attribute)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, float]:
+        """The factors that `adjusted` accepts; none without a physical model."""
+        return {} if self.model is None else dict.fromkeys(self.fields, 1.0)
+
+    def adjusted(self, values: ParameterValues) -> Any:
+        """Return the task with a changed physical model; see `domain_randomization`.
+
+        Args:
+            values: factors by the names of `parameters`, and arrays by the paths in the model.
+        """
+        factors = {name: x for name, x in values.items() if name in self.fields}
+        arrays = {k.removeprefix(ARRAY): x for k, x in values.items() if k not in self.fields}
+        model = self.model.tree_replace(arrays) if arrays else self.model
         task = copy.copy(self)
-        task._use(ModelOverride(self.env, attribute, model))
+        changed = scaled(model, self.fields, factors)
+        task._use(ModelOverride(self.env, self.model_attribute, changed))
         return task
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:

@@ -5,40 +5,47 @@ them at first use; here the option `menagerie` sets their folder.
 """
 
 import contextlib
+import copy
 import importlib.util
-import operator
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Self
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from purejaxppo.aliases import EnvState
+from purejaxppo.config import extensions, tracing
 from purejaxppo.config.installation import install_extra
 from purejaxppo.config.plain import time_limit, whole
+from purejaxppo.config.references import is_reference, load, without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import domain_randomization
-from purejaxppo.envs.adapted import ParameterValues
+from purejaxppo.envs.adapted import Pose
 from purejaxppo.envs.adapters import mjx
+from purejaxppo.envs.adapters.menagerie import Menagerie, MissingModelError
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option, checked, split, unchecked, with_defaults
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.wrappers import ActionRepeat
-from purejaxppo.spaces import Box, Dict, Space
 
 BACKENDS = ("jax", "warp")
 OPTIONS = {
-    "menagerie": Option("", "Folder of robot models: a clone of mujoco_menagerie.", refers="path"),
-    "domain_randomization": Option(
-        False, "Randomise the model of each episode by Playground's function for the task."
+    "menagerie": Option(
+        "",
+        "Folder of robot models: a clone of mujoco_menagerie. Empty: MENAGERIE_ROOT, or the models "
+        "that `mujoco-menagerie prefetch` has downloaded.",
+        refers="path",
+    ),
+    mjx.RANDOMIZATION: mjx.randomization_option(
+        "Randomise the model of each episode. true: by Playground's function for the task."
     ),
 }
 """Options in addition to the fields of a task's configuration."""
 BROKEN = ("LeapCubeReorient", "PandaRobotiqPushCube")
 """Tasks whose step calls `jnp.clip` with `a_max`, which JAX 0.10 removed."""
 
-Draw = Callable[[jax.Array], dict[str, jax.Array]]
+DEFAULTS = {"episode_length": 1000, "action_repeat": 1}
+"""Default episodes of Playground's training, for custom environments that do not set them."""
 
 FRESH_FRACTIONS = {"CheetahRun": 1 / 16}
 """Fraction of the first states that a rollout samples, for tasks whose reset takes 200 simulator
@@ -58,8 +65,15 @@ def task_names() -> list[str]:
     return sorted(_registry().ALL_ENVS)
 
 
+class Loaded(NamedTuple):
+    """An environment of Playground, with its configuration."""
+
+    env: Any
+    settings: Mapping[str, Any]
+
+
 def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
-    """Create the Playground task `name`.
+    """Create the Playground task `name`, or a custom one.
 
     `config.backend` is the MJX implementation, jax (default) or warp. `config.options` contain
     `OPTIONS` and fields of the task's configuration. `episode_length` counts control steps; one
@@ -67,51 +81,107 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
 
     Raises:
         ValueError: an unknown option, an invalid value, missing models, or a task or back end that
-            cannot run on this computer.
+            cannot run on this computer; or a custom environment is invalid.
     """
     if name in BROKEN:
         raise ValueError(
             f"env.name = playground/{name}: this task of Playground 0.2 fails with JAX "
             f"{jax.__version__}, because JAX 0.10 removed jnp.clip(a_max=...). Choose another task."
         )
-    registry = _registry()
-    declared, overrides = split(config.options, OPTIONS)
-    options = with_defaults(declared, OPTIONS)
-    settings = _checked(name, overrides)
-    if config.backend == "warp":
-        _check_warp(config, options, name, settings)
-    overrides["action_repeat"] = settings["action_repeat"]
-    if "impl" in settings:
-        overrides["impl"] = config.backend or "jax"
-    repeats, limit = settings["action_repeat"], settings["episode_length"]
-    # Some tasks reset themselves at their limit, before the last observation.
-    longest = max(limit, config.max_episode_steps * repeats)
-    overrides["episode_length"] = longest + repeats
-    is_robot = name not in registry.dm_control_suite.ALL_ENVS
-    folder = _models(name, options["menagerie"]) if is_robot else None
+    own, overrides = split(config.options, OPTIONS)
+    options = with_defaults(own, OPTIONS)
+    _registry()
     mjx.use_local_devices()
-    try:
-        with _playground(folder):
-            env = registry.load(name, config_overrides=overrides)
-    except (TypeError, ValueError, OSError) as error:
-        models = f", with the models in {folder}" if is_robot else ""
-        raise ValueError(f"env.options for playground/{name}{models}: {error}") from error
-    env = mjx.PerEnvArrays(env) if config.backend == "warp" else env
-    draw = _randomizer(name, env, folder) if options["domain_randomization"] else None
-    task: Any = PlaygroundTask(env, limit, draw)
+    with _playground(config, options):
+        load_env = _custom if is_reference(name) else _builtin
+        env, settings = load_env(config, name, options, overrides)
+        env = mjx.PerEnvArrays(env) if settings["impl"] == "warp" else env
+        task: Any = PlaygroundTask(env, settings["episode_length"])
+        if options[mjx.RANDOMIZATION]:
+            task.draw_parameters = _sampler(name, config, options, task)
     task.fresh_fraction = FRESH_FRACTIONS.get(name, 1.0)
+    repeats = settings["action_repeat"]
     return ActionRepeat(task, repeats) if repeats > 1 else task
 
 
-def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+def _builtin(
+    config: EnvConfig, name: str, options: dict[str, Any], overrides: dict[str, Any]
+) -> Loaded:
+    """Load a task of Playground."""
+    registry = _registry()
+    defaults = registry.get_default_config(name)
+    settings = _checked(config, defaults, overrides)
+    _check_backend(config, options, settings)
+    try:
+        env = registry.load(name, config_overrides=_final(config, defaults, settings, overrides))
+    except MissingModelError:
+        raise
+    except (TypeError, ValueError, OSError) as error:
+        raise ValueError(f"env.options for {config.name}: {error}") from error
+    return Loaded(env, {**settings, "impl": config.backend or "jax"})
+
+
+def _custom(
+    config: EnvConfig, name: str, options: dict[str, Any], overrides: dict[str, Any]
+) -> Loaded:
+    """Create a custom environment.
+
+    A class or function with the parameter `config_overrides`, as those of Playground, gets the
+    options in it. Others get them as arguments.
+    """
+    del name
+    ref = without_family(config.name)
+    loaded = load(ref, "env.name")
+    takes_overrides = tracing.has_parameter(loaded, "config_overrides")
+    defaults = _default_config(loaded) if takes_overrides else None
+    arguments = {"config_overrides": overrides} if takes_overrides else dict(overrides)
+    if defaults is not None:
+        settings = _checked(config, defaults, overrides)
+        _check_backend(config, options, settings)
+        # Environments change their configuration, also if it is the default of the parameter.
+        arguments["config"] = copy.deepcopy(defaults)
+        arguments["config_overrides"] = _final(config, defaults, settings, overrides)
+    try:
+        env = extensions.make(extensions.PLAYGROUND, ref, **arguments)
+    except ValueError as error:
+        if isinstance(error.__cause__, MissingModelError):
+            raise error.__cause__ from error
+        raise
+    mjx.check_unwrapped(env, f"env.name = {config.name}")
+    if defaults is not None:
+        return Loaded(env, {**settings, "impl": config.backend or "jax"})
+    settings = _checked(config, {"impl": "jax", **vars(env.unwrapped).get("_config", {})}, {})
+    _check_backend(config, options, settings, chosen=settings["impl"])
+    return Loaded(env, settings)
+
+
+def _default_config(loaded: Any) -> Any:
+    """Return the default of the parameter `config` of a class; None if it is no configuration."""
+    from ml_collections import ConfigDict  # type: ignore[import-untyped]
+
+    parameter = inspect.signature(loaded).parameters.get("config")
+    default = parameter.default if parameter else None
+    return default if isinstance(default, ConfigDict) else None
+
+
+def _names(defaults: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the fields of a configuration, nested ones with dots."""
+    for name, value in defaults.items():
+        yield name
+        if hasattr(value, "items"):
+            yield from (f"{name}.{inner}" for inner in _names(value))
+
+
+def _checked(
+    config: EnvConfig, defaults: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the configuration of a task with `overrides`.
 
     Raises:
         ValueError: an unknown option, or an invalid action_repeat or episode_length.
     """
-    defaults = _registry().get_default_config(name)
-    checked(f"playground/{name}", overrides, unchecked(sorted(defaults)), OPTIONS)
-    settings = {**defaults, **overrides}
+    checked(str(config.name), overrides, unchecked(sorted(_names(defaults))), OPTIONS)
+    settings = {**DEFAULTS, **defaults, **overrides}
     repeats = whole(settings["action_repeat"])
     if repeats is None or repeats < 1:
         raise ValueError(
@@ -122,18 +192,56 @@ def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "action_repeat": repeats, "episode_length": limit}
 
 
-def _check_warp(
-    config: EnvConfig, options: dict[str, Any], name: str, settings: dict[str, Any]
+def _final(
+    config: EnvConfig,
+    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return all overrides: the user's, the back end, and a limit that is never reached.
+
+    Some tasks reset themselves at their limit, before the last observation.
+    """
+    repeats = settings["action_repeat"]
+    longest = max(settings["episode_length"], config.max_episode_steps * repeats)
+    ours = {
+        "action_repeat": repeats,
+        "impl": config.backend or "jax",
+        "episode_length": longest + repeats,
+    }
+    return {**overrides, **{name: value for name, value in ours.items() if name in defaults}}
+
+
+def _check_backend(
+    config: EnvConfig, options: dict[str, Any], settings: dict[str, Any], chosen: str = ""
 ) -> None:
+    """Raise ValueError if a task cannot run with its back end on this computer.
+
+    Args:
+        config: section env of the config.
+        options: values of `OPTIONS`.
+        settings: configuration of the task.
+        chosen: back end of an environment that exists already.
+    """
+    if chosen and config.backend not in ("", chosen):
+        raise ValueError(
+            f"env.backend = {config.backend}: {config.name} was created with {chosen}. Set `impl` "
+            f"in its configuration."
+        )
+    if (chosen or config.backend) == "warp":
+        _check_warp(config, options, settings)
+
+
+def _check_warp(config: EnvConfig, options: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise ValueError if a task cannot run with MJX warp on this computer."""
-    if config.randomize or config.curriculum or options["domain_randomization"]:
+    if config.randomize or config.curriculum or options[mjx.RANDOMIZATION]:
         raise ValueError(
             "env.backend = warp does not support env.randomize, env.curriculum or "
             "env.options.domain_randomization. Use env.backend = jax, or remove these settings."
         )
     if "impl" not in settings:
         raise ValueError(
-            f"env.backend = warp: playground/{name} supports only jax. Use env.backend = jax."
+            f"env.backend = warp: {config.name} supports only jax. Use env.backend = jax."
         )
     if importlib.util.find_spec("warp") is None:
         raise ValueError(
@@ -146,35 +254,16 @@ def _check_warp(
         )
 
 
-def _models(name: str, menagerie: str) -> Path:
-    """Return the folder of the robot models.
-
-    Raises:
-        ValueError: the folder does not exist. Runs never download it.
-    """
-    from mujoco_playground._src import mjx_env
-
-    folder = Path(menagerie or mjx_env.MENAGERIE_PATH).expanduser()
-    if not folder.is_dir():
-        raise ValueError(
-            f"playground/{name} needs the robot models of mujoco_menagerie, but the folder "
-            f"{folder} does not exist. Clone "
-            f"https://github.com/google-deepmind/mujoco_menagerie and set "
-            f"env.options.menagerie to its folder, or choose a task of the DeepMind control suite, "
-            f"such as playground/CheetahRun."
-        )
-    return folder
-
-
 @contextlib.contextmanager
-def _playground(folder: Path | None) -> Iterator[None]:
-    """Make Playground use the robot models of `folder`, and suppress its output."""
+def _playground(config: EnvConfig, options: Mapping[str, Any]) -> Iterator[None]:
+    """Make Playground use robot models on this computer, and suppress its output."""
     import mujoco
     from mujoco_playground._src import mjx_env
 
     with quiet():
-        default = mjx_env.MENAGERIE_PATH
-        mjx_env.MENAGERIE_PATH = type(default)(folder) if folder else default
+        original = mjx_env.MENAGERIE_PATH
+        default = original.default if isinstance(original, Menagerie) else original
+        mjx_env.MENAGERIE_PATH = Menagerie(str(config.name), options["menagerie"], default)
         renamed = not hasattr(
             mujoco.MjSpec, "find_body"
         )  # newer MuJoCo; some reacher tasks call the old name
@@ -183,82 +272,70 @@ def _playground(folder: Path | None) -> Iterator[None]:
         try:
             yield
         finally:
-            mjx_env.MENAGERIE_PATH = default
+            mjx_env.MENAGERIE_PATH = original
             if renamed:
                 del mujoco.MjSpec.find_body
 
 
-def _randomizer(name: str, env: Any, folder: Path | None) -> Draw:
-    """Return Playground's domain randomisation: key -> model arrays by field.
+def _sampler(
+    name: str, config: EnvConfig, options: Mapping[str, Any], task: "PlaygroundTask"
+) -> mjx.Draw:
+    """Return the sampler of the option `domain_randomization`.
 
     Raises:
-        ValueError: Playground does not randomise this task.
+        ValueError: Playground has no function for the task, or a custom one is invalid.
     """
-    with _playground(folder):
-        randomize = _registry().get_domain_randomizer(name)
-    if randomize is None:
+    field, value = f"env.options.{mjx.RANDOMIZATION}", options[mjx.RANDOMIZATION]
+    if task.model is None:
         raise ValueError(
-            f"env.options.domain_randomization: Playground has no domain randomisation for "
-            f"playground/{name}. Use env.randomize with {', '.join(mjx.FIELDS)}."
+            f"{field}: {config.name} has no attribute `_mjx_model`, in which environments of "
+            f"Playground hold their model. Add it."
+        )
+    builtin = None if is_reference(name) else _registry().get_domain_randomizer(name)
+    model = task.model
+    if value is not True:
+        sample = mjx.custom_sampler(value, model)
+    elif builtin is not None:
+        sample = mjx.sampler(builtin, model)
+    else:
+        raise ValueError(
+            f"{field}: Playground has no domain randomisation for {config.name}. Use a custom "
+            f"function {extensions.RANDOMIZATION.signature} as file.py:name, or env.randomize with "
+            f"{', '.join(mjx.FIELDS)}."
         )
 
     def draw(key: jax.Array) -> dict[str, jax.Array]:
-        # It returns a batch of models, and marks the sampled arrays by axis 0. Some tasks load
-        # their robot again.
-        with _playground(folder):
-            models, axes = randomize(env.mjx_model, jax.random.key_data(key)[None])
-        paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(axes)[0]]
-        fields = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
-        return {field: operator.attrgetter(field)(models)[0] for field in fields}
+        with _playground(config, options):  # some tasks load their robot again
+            return sample(key)
 
     return draw
-
-
-def _space(size: Any) -> Space:
-    """Convert an observation size of Playground (integer, shape or mapping) to a space."""
-    if isinstance(size, int):
-        return Box((size,))
-    if hasattr(size, "items"):
-        return Dict.of({name: _space(part) for name, part in size.items()})
-    return Box(tuple(int(n) for n in size))
 
 
 class PlaygroundTask(mjx.Robot):
     """One Playground environment, without its wrappers."""
 
-    parameters = dict.fromkeys(mjx.FIELDS, 1.0)
+    model_attribute = "_mjx_model"
 
-    def __init__(self, env: Any, max_episode_steps: int, draw_parameters: Draw | None = None):
-        """Wrap a raw Playground environment; see `domain_randomization` for `draw_parameters`."""
+    def __init__(self, env: Any, max_episode_steps: int) -> None:
+        """Wrap a raw Playground environment."""
         super().__init__(env)
         self.max_episode_steps = max_episode_steps
-        self.draw_parameters = draw_parameters
-        self.observation = _space(jax.tree.map(lambda x: x.shape, self.start.obs))
 
-    def adjusted(self, values: ParameterValues) -> Self:
-        """Return the task with a changed physical model; see `domain_randomization`.
+    @cached_property
+    def mj_model(self) -> Any:
+        """The model to draw."""
+        return self.env.mj_model
 
-        Args:
-            values: factors by the names of `parameters`, and arrays by the fields of the model.
-        """
-        factors = {name: x for name, x in values.items() if name in self.parameters}
-        arrays = {name: x for name, x in values.items() if name not in self.parameters}
-        model = self.env.mjx_model.tree_replace(arrays)
-        model = domain_randomization.scaled(model, mjx.FIELDS, factors)
-        return self.with_model("_mjx_model", model)
-
-    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """Yield frames of the scene, drawn by MuJoCo."""
-        from purejaxppo.video import mujoco_scene
-
-        poses = [(s.data.qpos, s.data.mocap_pos, s.data.mocap_quat) for s in states]
-        return mujoco_scene.draw(self.env.mj_model, poses, height=height, width=width)
+    def pose(self, state: EnvState) -> Pose:
+        """Return the pose of the scene in a state."""
+        return Pose(state.data.qpos, state.data.mocap_pos, state.data.mocap_quat)
 
 
 FAMILY = Family(
-    about="MuJoCo Playground on MJX",
+    about="MuJoCo Playground on MJX, or your own task as playground/file.py:Name",
     tasks=task_names,
     make_task=make,
+    names="reference",
     requires="mujoco_playground",
     backends=BACKENDS,
     lapack=("", "jax"),
