@@ -42,7 +42,7 @@ def test_the_wheel_has_every_config_inside_the_package(installed):
 
 def test_the_wheel_has_every_module_and_data_file(installed):
     def files(folder):
-        kinds = ("*.py", "config/*.yaml")
+        kinds = ("*.py", "config/*.yaml", "cli/templates/*.xml", "cli/templates/*.obj")
         return sorted(str(p.relative_to(folder)) for kind in kinds for p in folder.rglob(kind))
 
     assert files(installed / "purejaxppo") == files(ROOT / "purejaxppo")

@@ -19,6 +19,7 @@ ENVIRONMENT = "docs/tutorial_own_environment.md"
 NETWORK = "docs/tutorial_own_network_and_loss.md"
 ROBOT = "docs/tutorial_robot_to_onnx.md"
 GYMNASIUM = "docs/from_gymnasium.md"
+OWN_ROBOT = "docs/tutorial_own_robot.md"
 PAGES = (
     "README.md",
     "docs/index.md",
@@ -28,6 +29,7 @@ PAGES = (
     NETWORK,
     ROBOT,
     GYMNASIUM,
+    OWN_ROBOT,
 )
 
 
@@ -158,6 +160,22 @@ def test_the_gymnasium_page_trains_environments_of_each_form(reader):
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
+@pytest.mark.xdist_group("test_robot_of_ones_own")
+def test_the_tutorial_of_a_custom_robot_balances_in_numpy(reader):
+    pytest.importorskip("mujoco_playground")
+    changes = {"pip install .*": "true", "episodes 100": "episodes 10", "200_000": "8_192"}
+    changes["--env.stagger"] = "--env.num_envs 32 --eval.num_episodes 2 --env.stagger"
+    if not opengl.draws():
+        changes["--render .*"] = ""
+    printed = "".join(reader.follow(OWN_ROBOT, **changes))
+    assert abs(number(printed, "\ntilt")) < 0.3
+    code = reader.folder / "runs/robot/code"
+    assert {path.name for path in code.rglob("*")} >= {"robot.py", "balancer.xml", "chassis.obj"}
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("optimized")
+@pytest.mark.timeout(900)
 def test_the_python_code_of_the_readme_runs(reader):
     for language, text in blocks("README.md"):
         if language == "python":
@@ -169,7 +187,8 @@ def test_the_python_code_of_the_readme_runs(reader):
 @pytest.mark.parametrize("page", PAGES)
 def test_training_commands_on_pages_are_valid(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    kinds = {"env": "walk.py", "network": "net.py", "loss": "mine.py", "gymnasium": "my_env.py"}
+    kinds = {"env": "walk.py", "network": "net.py", "loss": "mine.py"}
+    kinds |= {"gymnasium": "my_env.py", "robot": "robot.py"}
     for kind, file in kinds.items():
         assert main(["init", kind, file]) == 0
     trained = [words for words in commands(page, "train") if words and "--help" not in words]

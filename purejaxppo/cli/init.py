@@ -130,6 +130,6 @@ def check(words: Sequence[str]) -> tuple[Template, Path]:
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
     for data in map(path.with_name, TEMPLATES[name].data):
-        if data.exists():
+        if data.exists() and not path.exists():
             raise ValueError(f"{data} already exists. Choose another folder.")
     return TEMPLATES[name], path

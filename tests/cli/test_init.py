@@ -39,7 +39,8 @@ def test_a_template_is_written_once_and_its_printed_command_refers_to_it(kind, f
     file = TEMPLATES[kind].file
     assert main(["init", kind, file]) == 0
     about, command = capsys.readouterr().out.splitlines()
-    assert about.startswith(f"wrote {file}: ")
+    written = ", ".join((file, *TEMPLATES[kind].data))
+    assert about.startswith(f"wrote {written}: ")
     words = shlex.split(command.removeprefix("to train with it: "))
     reference = next(word for word in words if file in word)
     path, _, name = reference.removeprefix("jax/").removeprefix("gymnasium/").partition(":")
@@ -49,6 +50,38 @@ def test_a_template_is_written_once_and_its_printed_command_refers_to_it(kind, f
     assert main(["init", kind, file]) == 2
     assert f"{file} already exists. Choose another file name." in capsys.readouterr().err
     assert (folder / file).read_text() == text + "# mine\n"
+
+
+@pytest.mark.toy
+def test_no_file_of_the_robot_template_is_overwritten(folder, capsys):
+    (folder / "chassis.obj").write_text("mine")
+    assert main(["init", "robot", "robot.py"]) == 2
+    assert "chassis.obj already exists. Choose another folder." in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["chassis.obj"]
+
+
+def test_the_robot_template_accelerates_and_falls_as_the_equations_of_motion():
+    pytest.importorskip("mujoco")
+    robot = write_template("robot", "robot.py", "Balancer")(fastest=2.0)
+    state, obs = jax.jit(robot.reset)(jax.random.key(0))
+    assert abs(float(obs[0])) <= 0.1 and abs(float(obs[3])) <= 2.0
+    data = state["data"].replace(qpos=jnp.zeros(2))
+    state, out = jax.jit(robot.step)(KEY, {"data": data, "command": 0.0}, jnp.array([0.1]))
+    # An upright cart with a pole: 0.6 kg wheels, a 2 kg chassis whose mass is above the axle.
+    mass, (body,) = robot.mj_model.body_mass[1:], robot.mj_model.body_ipos[2:]
+    inertia = robot.mj_model.body_inertia[2][1] + mass[1] * body[2] ** 2
+    lever = mass[1] * body[2]
+    acceleration = 2.0 / (mass.sum() - lever**2 / inertia)  # a force of 2 N, for 0.02 s
+    np.testing.assert_allclose(out.obs[2], 0.02 * acceleration, rtol=0.05)
+    np.testing.assert_allclose(out.obs[1], -lever / inertia * out.obs[2], rtol=0.05)
+    expected = 0.5 + 0.5 * np.exp(-4 * out.obs[2] ** 2) - 0.05 * 0.1**2
+    np.testing.assert_allclose(out.reward, expected, rtol=1e-5)
+    assert not out.terminated
+    fallen = state["data"].replace(qpos=jnp.array([0.0, 0.9]))
+    _, out = jax.jit(robot.step)(KEY, state | {"data": fallen}, jnp.zeros(1))
+    assert out.terminated and not out.truncated
+    heavy = robot.adjusted({"mass": 2.0})
+    np.testing.assert_allclose(heavy.model.body_mass, 2 * robot.model.body_mass)
 
 
 @pytest.mark.toy

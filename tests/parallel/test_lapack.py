@@ -164,3 +164,10 @@ def test_mujoco_trains_2048_environments_on_two_devices(tmp_path):
 )
 def test_only_simulators_that_call_lapack_get_more_threads(name, backend, calls):
     assert registry.calls_lapack(EnvConfig(name=name, backend=backend)) is calls
+
+
+@pytest.mark.toy
+def test_a_custom_task_that_imports_mujoco_gets_more_threads(tmp_path):
+    for text, calls in (("from mujoco import mjx", True), ("import jax", False)):
+        (tmp_path / "task.py").write_text(text)
+        assert registry.calls_lapack(EnvConfig(name=f"jax/{tmp_path}/task.py:Task")) is calls

@@ -1,6 +1,6 @@
 """A custom robot in MuJoCo MJX: a balancing robot on two wheels follows a commanded velocity.
 
-balancer.xml is its model, and chassis.obj a mesh. Both are next to this file, and a run copies them.
+balancer.xml is its model, and chassis.obj a mesh. Both are next to this file. Runs copy them.
 """
 
 import copy
