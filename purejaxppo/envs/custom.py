@@ -68,6 +68,12 @@ def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
         raise ValueError(
             f"{step} returns (state, {type(out).__name__}) instead of (state, {kind.__name__})"
         )
+    reset_shapes, step_shapes = tracing.differing_shapes(state, next_state)
+    if reset_shapes != step_shapes:
+        raise ValueError(
+            f"{step} returns a state {step_shapes}, but reset returns {reset_shapes}. Both must be "
+            f"the same."
+        )
     check_obs(out.obs, task.observation, step)
     for name, value, dtype, shape in (
         ("reward", out.reward, np.number, per_agent),
@@ -84,12 +90,6 @@ def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
         method = f"{where}: global_state"
         check_obs(
             tracing.check(task.global_state, method, "(state)", state), task.state_space, method
-        )
-    reset_shapes, step_shapes = tracing.differing_shapes(state, next_state)
-    if reset_shapes != step_shapes:
-        raise ValueError(
-            f"{step} returns a state {step_shapes}, but reset returns {reset_shapes}. Both must be "
-            f"the same."
         )
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
     if not agents:
