@@ -52,8 +52,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
 class Interrupt:
     """Store the first Ctrl-C, SIGTERM or SIGHUP; the second ends the process."""
 
-    def __init__(self) -> None:
-        """Install the signal handlers, if this is the main thread."""
+    def __init__(self, notice: str = STOPPING) -> None:
+        """Install the signal handlers, if this is the main thread.
+
+        `notice` is printed after the first Ctrl-C.
+        """
+        self.notice = notice
         self.signal: str | None = None
         self._since = 0.0
         self._old: dict[int, Any] = {}
@@ -142,7 +146,7 @@ def _read_signals(read: int) -> None:
             )  # the signal may have arrived before its handler was installed
             if number[0] == signal.SIGINT:  # Ctrl-C
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
-                _write_line(f"{after_the_bar}{STOPPING}")
+                _write_line(f"{after_the_bar}{interrupt.notice}")
         elif interrupt is None or not (_is_hangup(number[0]) or interrupt.is_repeat(number[0])):
             _exit_now(number[0])
 

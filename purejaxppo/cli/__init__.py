@@ -31,6 +31,7 @@ COMMANDS = {
         "purejaxppo.sweep.__main__", "train with many settings and compare them", False
     ),
     "export": Command("purejaxppo.export.__main__", "export a policy to a file, .onnx or .npz"),
+    "anatomy": Command("purejaxppo.anatomy.__main__", "measure where the time of training goes"),
     "list": Command("purejaxppo.cli.list", "list environments and configs"),
     "init": Command("purejaxppo.cli.init", "write a template for custom code"),
 }

@@ -158,10 +158,40 @@ class ExportFlags:
     """Overwrite an existing file."""
 
 
+@dataclass(frozen=True)
+class AnatomyFlags:
+    """Measure where the time of training goes, and which settings make it faster.
+
+    Prints the time of each piece of an update: simulator, pipes, transfer, inference, statistics,
+    advantages, update, logging. Then trains with other workers, asynchronously and with more
+    environments, and recommends settings that are clearly faster. No run folder is written. Flags
+    override fields of the config. Ctrl-C prints the measurements so far.
+
+    Examples:
+      purejaxppo anatomy --config hopper_v5.yaml
+      purejaxppo anatomy --config mine.yaml --workers 1 2 4 8 --seconds 300
+      purejaxppo anatomy --config cartpole.yaml --env.name gymnasium/CartPole-v1 --json times.json
+    """
+
+    config: str = ""
+    """YAML file, name of a library config, or playground/TASK for Playground's tuned settings.
+    Empty: the defaults. `purejaxppo list configs` lists the library's configs."""
+    workers: tuple[int, ...] = ()
+    """Numbers of workers to compare, for gymnasium/, pettingzoo/ and envpool/ (its num_threads).
+    Empty: powers of two up to twice the cores; EnvPool's threads stay."""
+    seconds: float = setting(90.0, above=0)
+    """Seconds for all measurements, with compilation. The pieces are measured at least once."""
+    plot: str = "anatomy.png"
+    """PNG file to write, with a bar for each piece. Empty: none."""
+    json: str = ""
+    """JSON file to write, with all measurements. Empty: none."""
+
+
 FLAGS: dict[str, type] = {
     "train": TrainFlags,
     "evaluate": EvaluateFlags,
     "sweep": SweepFlags,
     "export": ExportFlags,
+    "anatomy": AnatomyFlags,
 }
 """Flags by command. `list` and `init` take positional arguments instead."""

@@ -119,6 +119,9 @@ class Family:
     randomizes: bool = False
     """True if a host simulator supports env.randomize and env.curriculum. In JAX, the `parameters`
     of the task define what can vary."""
+    workers_option: str = ""
+    """Name of the option with the number of workers or threads that step the environments; "" if
+    there is none."""
     report: Callable[[Any, Any, int, str], str] | None = None
     """(task, controller, seed, path of an image to write) -> text printed by `evaluate`."""
 

@@ -87,6 +87,11 @@ class AsynchronousTraining:
 
         return self._pool.submit(collect)
 
+    def wait(self) -> None:
+        """Wait for the current rollout."""
+        if self._waiting is not None:
+            self._waiting.result()
+
     def close(self) -> None:
         """Wait for the current rollout. Its simulator can be closed afterwards."""
         self._pool.shutdown()

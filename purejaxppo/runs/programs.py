@@ -148,6 +148,11 @@ class Programs:
         """Return the shapes of the state, which are enough to compile."""
         return self._init.eval_shape(self.key, self._ids)
 
+    def wait(self) -> None:
+        """Wait for the rollout that an asynchronous run collects in the background."""
+        if self._actor is not None:
+            self._actor.wait()
+
     def close(self) -> None:
         """Close the simulators. Do not call the compiled functions afterwards."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -347,5 +347,6 @@ FAMILY = Family(
     tasks=task_names,
     make_batch=make,
     requires="envpool",
+    workers_option="num_threads",
     more_options="EnvPool settings of the task",
 )

@@ -320,4 +320,5 @@ FAMILY = Family(
     names="id",
     options=OPTIONS,
     more_options="keyword arguments for `gymnasium.make`, or for the class or function",
+    workers_option="num_workers",
 )

@@ -95,5 +95,6 @@ FAMILY = Family(
     requires="pettingzoo",
     names="module",
     options=OPTIONS,
+    workers_option="num_workers",
     more_options="keyword arguments for the environment's class or function",
 )

@@ -382,6 +382,8 @@ class WorkerPool:
             raise ValueError(
                 f"num_envs = {num_envs} must be at least 1, num_workers = {num_workers} at least 0."
             )
+        self.make = make
+        self.kind = kind
         self.num_envs = num_envs
         self.timeout = timeout
         self._workers: list[Handle] = []
@@ -410,6 +412,11 @@ class WorkerPool:
             raise
         finally:
             os.close(memory)
+
+    @property
+    def num_workers(self) -> int:
+        """Number of processes or threads."""
+        return len(self._workers)
 
     def _make_envs(self, make: Maker, seed: int | None, memory: int) -> None:
         """Create the environments and the arrays shared with them."""
