@@ -16,7 +16,15 @@ from purejaxppo.anatomy import simulators, stages
 from purejaxppo.anatomy.advice import Search, more_environments
 from purejaxppo.anatomy.report import Anatomy, Piece, words
 from purejaxppo.anatomy.simulators import Workers, WorkerSpeed
-from purejaxppo.anatomy.timing import WORTHWHILE, Budget, Spread, Work, in_turns, seconds_of
+from purejaxppo.anatomy.timing import (
+    ROUND_SECONDS,
+    WORTHWHILE,
+    Budget,
+    Spread,
+    Work,
+    in_turns,
+    seconds_of,
+)
 from purejaxppo.anatomy.trainer import Trainer, measured_config
 from purejaxppo.config.files import for_platform, load_config
 from purejaxppo.config.schema import Config
@@ -52,7 +60,7 @@ def anatomy(
     *,
     env: Any = None,
     workers: Sequence[int] = (),
-    seconds: float = 90.0,
+    seconds: float = 120.0,
     quiet: bool = False,
     **changes: Any,
 ) -> Anatomy:
@@ -72,7 +80,7 @@ def anatomy(
         env: a custom environment instead of the config's; see `train`.
         workers: numbers of workers to compare, for Gymnasium, PettingZoo and EnvPool. Empty: powers
             of two up to twice the cores (EnvPool: the number is not changed).
-        seconds: budget for everything. The pieces are measured at least once.
+        seconds: budget for everything. The pieces are measured in at least three rounds.
         quiet: print nothing.
         changes: other values of config fields, by dotted name.
 
@@ -155,53 +163,46 @@ def measure_pieces(trainer: Trainer, budget: Budget, say: Callable[[str], None])
     parts, state, members = programs.parts, programs.init(), len(programs.setup.members)
     pool = simulators.callback_pool(parts.env, members)
     masked = stages.has_mask(parts)
-    if masked:
-        real = stages.compiled(parts, stages.steps_with_policy, state, hp)
-        actions: Any = None
-    else:
-        actions = stages.actions_of(parts, state)
-        real = stages.compiled(parts, stages.steps_alone, state, hp, actions)
+    started = time.perf_counter()
+    actions = () if masked else (stages.actions_of(parts, state),)
+    stage = stages.steps_with_policy if masked else stages.steps_alone
+    step = stages.Repeated(parts, stage, state, hp, actions)
+    real = stages.compile_all({"real": step})["real"]
     with contextlib.ExitStack() as stack:
         pool_actions = stack.enter_context(simulators.recording(pool)) if pool else []
-        state, rows = jax.block_until_ready(real.run(state, np.int32(1)))
-    works: dict[str, Work] = {"whole": trainer.work}
+        state, rows = jax.block_until_ready(real(state, np.int32(1)))
     replay, replay_state = stages.recorded(parts, state, rows)
-    compile_seconds = trainer.compile_seconds + real.seconds
-    programs_of_pieces = {
-        name: stages.compiled(replay, stage, replay_state, hp)
+    pieces_of_ppo = {
+        name: stages.Repeated(replay, stage, replay_state, hp)
         for name, stage in stages.PIECES_OF_PPO.items()
     }
     if not masked:
-        programs_of_pieces["loop"] = stages.compiled(
+        pieces_of_ppo["loop"] = stages.Repeated(
             replay, stages.steps_alone, replay_state, hp, actions
         )
-    for name, program in programs_of_pieces.items():
+    works: dict[str, Work] = {"whole": trainer.work}
+    for name, program in stages.compile_all(pieces_of_ppo).items():
         works[name] = stages.work_of(program, replay_state)
-        compile_seconds += program.seconds
     works["real"] = stages.work_of(real, state)
     with contextlib.ExitStack() as stack:
         if pool and not masked:
             works["pool"] = simulators.stepping(pool.envs, pool_actions)
             if isinstance(pool.envs, WorkerPool):
-                started = time.perf_counter()
                 present = simulators.workers_of(pool.envs)
                 noop = stack.enter_context(simulators.started(pool.envs, present, noop=True))
-                compile_seconds += time.perf_counter() - started
                 works["noop"] = simulators.stepping(noop, pool_actions)
+        compile_seconds = trainer.compile_seconds + time.perf_counter() - started
         say(f"compiled and started in {compile_seconds:.1f} s; measuring the pieces ...")
         times = in_turns(works, budget, min(PIECES_SHARE * budget.seconds, budget.left))
     logging = [seconds_of(trainer.log) / trainer.updates_per_row for _ in times["whole"]]
     pieces = pieces_of(times | {"logging": logging}, on_host=programs.setup.on_host)
-    total = [sum(row) for row in zip(*pieces.values(), strict=True)]
     result = Anatomy(
         config=trainer.config,
         description=describe(trainer, pool),
         steps_per_update=trainer.steps_per_update,
         pieces=tuple(Piece(name, Spread.of(values)) for name, values in pieces.items()),
-        total=Spread.of(total),
         whole=Spread.of(times["whole"]),
-        rest=Spread.of(difference(times["whole"], total)),
-        rounds=len(total),
+        rounds=len(times["whole"]),
         compile_seconds=compile_seconds,
         workers=workers_in(pool),
     )
@@ -289,7 +290,7 @@ def compare_settings(
             compare_if_possible(search, {f"env.options.{family.workers_option}": number}, 99, say)
     if family.on_host and config.num_seeds == 1:
         learner = measured.seconds(STATISTICS, VALUES, UPDATE, LOGGING)
-        whole = max(result.total.median, learner)
+        whole = max(result.total, learner)
         bound = whole / max(learner, whole - learner)
         setting = {"asynchronous": not config.asynchronous}
         compare_if_possible(search, setting, 99 if config.asynchronous else bound, say)
@@ -323,7 +324,9 @@ def compare_workers(
     """Measure the simulator alone in other workers, while the budget lasts."""
     budget, speeds = search.budget, []
     assert measured.pool is not None
-    envs = measured.pool.envs
+    envs, actions = measured.pool.envs, measured.actions
+    updates = ROUND_SECONDS / max(measured.seconds(SIMULATOR, PIPES), 1e-9)
+    few = actions[: max(1, round(updates * len(actions)))]  # a slow simulator needs fewer steps
     others = simulators.candidates(envs, numbers)
     end = budget.left - WORKERS_SHARE * budget.seconds
     say(f"stepping the simulator alone in {', '.join(map(str, others))} ...")
@@ -332,9 +335,8 @@ def compare_workers(
             break
         share = WORKERS_SHARE * budget.seconds / len(others)
         with contextlib.suppress(KeyboardInterrupt):
-            speeds.append(
-                simulators.compare_workers(envs, measured.actions, workers, budget, share)
-            )
+            gain = simulators.compare_workers(envs, few, workers, budget, share)
+            speeds.append(WorkerSpeed(workers, gain.times(len(actions) / len(few))))
     return speeds
 
 

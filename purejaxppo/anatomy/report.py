@@ -14,6 +14,8 @@ from purejaxppo.runs.console import format_short
 from purejaxppo.runs.curves import new_figure, save_figure
 
 MICROSECONDS = 1e6
+NOISY = 0.2
+"""Difference of the quartiles of the whole, divided by its median, above which a note is printed."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,8 @@ class Anatomy:
     steps_per_update: int
     """Environment steps of an update of all agents."""
     pieces: tuple[Piece, ...]
-    total: Spread
-    """Sum of the pieces."""
     whole: Spread
     """Seconds per update of training, measured separately."""
-    rest: Spread
-    """`whole` without the sum of the pieces, in seconds per update. Negative if they overlap."""
     rounds: int
     """Number of measurements of each piece."""
     compile_seconds: float
@@ -67,17 +65,27 @@ class Anatomy:
         return math.prod(gains)
 
     @property
+    def total(self) -> float:
+        """Sum of the pieces, in seconds per update."""
+        return sum(piece.seconds.median for piece in self.pieces)
+
+    @property
+    def rest(self) -> float:
+        """Seconds per update that no piece explains. Negative if pieces overlap."""
+        return self.whole.median - self.total
+
+    @property
     def steps_per_second(self) -> float:
         """Environment steps per second of training."""
         return self.steps_per_update / self.whole.median
 
-    def per_step(self, seconds: Spread) -> Spread:
+    def per_step(self, seconds: float) -> float:
         """Convert seconds per update to microseconds per environment step."""
-        return seconds * (MICROSECONDS / self.steps_per_update)
+        return seconds * MICROSECONDS / self.steps_per_update
 
-    def share(self, seconds: Spread) -> float:
+    def share(self, seconds: float) -> float:
         """Return the fraction of the time of an update."""
-        return seconds.median / self.whole.median
+        return seconds / self.whole.median
 
     def __str__(self) -> str:
         """Return the tables and the recommendations."""
@@ -88,20 +96,23 @@ class Anatomy:
         )
 
     def _piece_table(self) -> list[str]:
+        rest = "unexplained, overlap" if self.config.asynchronous else "unexplained"
         lines = [self.description, f"{'':28}{'us/step':>10}{'share':>9}   quartiles"]
-        rows = [(p.name, p.seconds) for p in self.pieces]
-        rest = "overlap, unexplained" if self.config.asynchronous else "unexplained"
-        rows += [("sum of the pieces", self.total), (rest, self.rest), ("whole", self.whole)]
-        lines += [self._row(name, seconds) for name, seconds in rows]
+        lines += [self._row(piece.name, *piece.seconds) for piece in self.pieces]
+        lines += [self._row("sum of the pieces", self.total), self._row(rest, self.rest)]
+        lines.append(self._row("whole", *self.whole))
         lines.append(
             f"{format_short(self.steps_per_second)} steps/s in training; {self.rounds} rounds. "
             f"Compiling and starting took {self.compile_seconds:.1f} s in addition."
         )
+        if (self.whole.high - self.whole.low) / self.whole.median > NOISY:
+            lines.append("The rounds differ a lot. Stop other programs, and measure again.")
         return lines
 
-    def _row(self, name: str, seconds: Spread) -> str:
-        median, low, high = self.per_step(seconds)
-        return f"{name:28}{median:10.2f}{self.share(seconds):9.1%}   {low:.2f} to {high:.2f}"
+    def _row(self, name: str, seconds: float, *quartiles: float) -> str:
+        times = " to ".join(f"{self.per_step(x):.2f}" for x in quartiles)
+        line = f"{name:28}{self.per_step(seconds):10.2f}{self.share(seconds):9.1%}   {times}"
+        return line.rstrip()
 
     def _worker_table(self) -> list[str]:
         if not self.worker_speeds or self.workers is None:
@@ -125,27 +136,25 @@ class Anatomy:
 
     def plot(self, path: str | Path) -> Path:
         """Draw the pieces as bars, and return the path of the PNG file."""
-        named = [*self.pieces, Piece("unexplained", self.rest)]
-        per_step = [self.per_step(piece.seconds) for piece in named]
+        named = [*self.pieces, Piece("unexplained", Spread(*(self.rest,) * 3))]
+        spreads = [Spread(*map(self.per_step, piece.seconds)) for piece in named]
         figure = new_figure(8, 0.42 * len(named) + 1.4)
         axes = figure.add_subplot()
-        middle = [spread.median for spread in per_step]
-        errors = [
-            [spread.median - spread.low for spread in per_step],
-            [spread.high - spread.median for spread in per_step],
-        ]
-        colors = [*["C0"] * len(self.pieces), "0.7"]
-        axes.barh(range(len(named)), middle, xerr=errors, color=colors, ecolor="0.3", capsize=2)
+        middle = [spread.median for spread in spreads]
+        lower = [spread.median - spread.low for spread in spreads]
+        upper = [spread.high - spread.median for spread in spreads]
+        bars = {"color": [*["C0"] * len(self.pieces), "0.7"], "ecolor": "0.3", "capsize": 2}
+        axes.barh(range(len(named)), middle, xerr=[lower, upper], **bars)
         axes.set_yticks(range(len(named)), [piece.name for piece in named])
         axes.invert_yaxis()
-        right = max(spread.high for spread in per_step)
-        for y, (piece, spread) in enumerate(zip(named, per_step, strict=True)):
+        right = max(spread.high for spread in spreads)
+        for y, (piece, spread) in enumerate(zip(named, spreads, strict=True)):
             x = max(spread.high, 0) + 0.01 * right
-            axes.text(x, y, f"{self.share(piece.seconds):.1%}", va="center", fontsize=9)
+            axes.text(x, y, f"{self.share(piece.seconds.median):.1%}", va="center", fontsize=9)
         axes.set_xlim(right=1.12 * right)
         axes.axvline(0, color="0.3", lw=0.8)
         axes.set_xlabel("microseconds per environment step; lines are quartiles")
-        whole = self.per_step(self.whole).median
+        whole = self.per_step(self.whole.median)
         title = f"{whole:.3g} microseconds per step, {format_short(self.steps_per_second)} steps/s"
         axes.set_title(f"{self.description}\n{title}", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
@@ -160,7 +169,7 @@ class Anatomy:
             "steps_per_update": self.steps_per_update,
             "rounds": self.rounds,
             "pieces": {piece.name: piece.seconds._asdict() for piece in self.pieces},
-            "unexplained": self.rest._asdict(),
+            "unexplained": self.rest,
             "whole": self.whole._asdict(),
             "steps_per_second": self.steps_per_second,
             "compile_seconds": self.compile_seconds,

@@ -125,12 +125,10 @@ def candidates(envs: WorkerPool, numbers: Sequence[int]) -> list[Workers]:
 
 def compare_workers(
     envs: WorkerPool, actions: Sequence[Any], workers: Workers, budget: Budget, share: float
-) -> WorkerSpeed:
-    """Measure the simulator in other workers, in turns with those of the config."""
+) -> Gain:
+    """Step the simulator in other workers, in turns with those of the config."""
     with started(envs, workers) as pool:
-        works = stepping(envs, actions), stepping(pool, actions)
-        gain = compare(*works, budget, share)
-    return WorkerSpeed(workers, gain)
+        return compare(stepping(envs, actions), stepping(pool, actions), budget, share)
 
 
 def options_of(workers: Workers) -> dict[str, Any]:

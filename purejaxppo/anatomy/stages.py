@@ -6,8 +6,8 @@ the difference. All results of a program are among its outputs, since XLA remove
 computations.
 """
 
-import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from purejaxppo.aliases import Array, EnvAction, Key, Scalar
 from purejaxppo.anatomy.timing import Work
 from purejaxppo.envs.base import Env, EnvStep, Starts
 from purejaxppo.learner import Parts
+from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.parts import STATE_AXES, map_over_shards
 from purejaxppo.spaces import MASK, leaves
 from purejaxppo.streams import ENVIRONMENTS, split_keys, stream
@@ -190,65 +191,64 @@ def _collect_then(parts: Parts, learn: Any, state: TrainState, hp: Hyperparams) 
     return parts.shards.in_turn(learn)(state, collected, hp)
 
 
-class Compiled(NamedTuple):
-    """A compiled stage."""
-
-    run: Callable[[TrainState, Any], tuple[TrainState, Any]]
-    """(state, number of updates) -> (state, results of the last update)."""
-    seconds: float
-    """Seconds of tracing and compiling."""
+Program = Callable[[TrainState, Any], tuple[TrainState, Any]]
+"""A compiled stage: (state, number of updates) -> (state, results of the last update)."""
 
 
-def compiled(
-    parts: Parts, stage: Stage, state: TrainState, hp: Hyperparams, *more: Any
-) -> Compiled:
-    """Compile a stage, repeated for a number of updates, over all shards and agents.
+class Repeated(NamedTuple):
+    """A stage to compile, repeated for a number of updates, over all shards and agents."""
 
-    Args:
-        parts: functions and objects of the run.
-        stage: one update of a shard. It also takes `more`.
-        state: a state of all shards and agents.
-        hp: hyperparameters of all agents.
-        more: further arguments, with axes of agents and shards.
-    """
+    parts: Parts
+    stage: Stage
+    state: TrainState
+    hp: Hyperparams
+    more: tuple[Any, ...] = ()
+    """Further arguments of the stage, with axes of agents and shards."""
 
-    def repeated(
-        parts: Parts, state: TrainState, hp: Hyperparams, count: Array, *more: Any
-    ) -> tuple[TrainState, Any]:
-        def update(state: TrainState) -> tuple[TrainState, Any]:
-            return stage(parts, state, hp, *more)
+    def lower(self) -> Any:
+        """Trace the stage."""
+        extra = (0,) * len(self.more)
+        axes = (STATE_AXES, None, None, *extra), (STATE_AXES, 0), ((0, 0, None, *extra), 0)
+        program = map_over_shards(self.parts, partial(_repeated, self.stage), *axes)
+        shards = self.parts.shards
+        shardings = shards.shardings(STATE_AXES), shards.shardings(0)
+        jitted = jax.jit(program, out_shardings=shardings)
+        return jitted.lower(self.state, self.hp, np.int32(1), *self.more)
 
-        results = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(update, state)[1]
-        )
-        return jax.lax.fori_loop(0, count, lambda _, carried: update(carried[0]), (state, results))
-
-    started = time.perf_counter()
-    extra = (0,) * len(more)
-    program = map_over_shards(
-        parts,
-        repeated,
-        (STATE_AXES, None, None, *extra),
-        (STATE_AXES, 0),
-        ((0, 0, None, *extra), 0),
-    )
-    shardings = parts.shards.shardings(STATE_AXES), parts.shards.shardings(0)
-    jitted = jax.jit(program, out_shardings=shardings)
-    executable = jitted.lower(state, hp, np.int32(1), *more).compile()
-
-    def run(state: TrainState, count: Any) -> tuple[TrainState, Any]:
-        return executable(state, hp, count, *more)
-
-    return Compiled(run, time.perf_counter() - started)
+    def program(self, executable: Any) -> Program:
+        """Return the compiled stage as a function of state and number of updates."""
+        return lambda state, count: executable(state, self.hp, count, *self.more)
 
 
-def work_of(stage: Compiled, state: TrainState) -> Work:
+def _repeated(
+    stage: Stage, parts: Parts, state: TrainState, hp: Hyperparams, count: Array, *more: Any
+) -> tuple[TrainState, Any]:
+    """Run a stage `count` times."""
+
+    def update(state: TrainState) -> tuple[TrainState, Any]:
+        return stage(parts, state, hp, *more)
+
+    shapes = jax.eval_shape(update, state)[1]
+    results = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.fori_loop(0, count, lambda _, carried: update(carried[0]), (state, results))
+
+
+def compile_all(stages: Mapping[str, Repeated]) -> dict[str, Program]:
+    """Compile stages in threads."""
+    lowered = [stage.lower() for stage in stages.values()]
+    with ThreadPoolExecutor(cpu_cores()) as pool:
+        executables = list(pool.map(lambda x: x.compile(), lowered))
+    pairs = zip(stages.items(), executables, strict=True)
+    return {name: stage.program(executable) for (name, stage), executable in pairs}
+
+
+def work_of(program: Program, state: TrainState) -> Work:
     """Return a function that runs a compiled stage for a number of updates."""
     latest = state
 
     def work(count: int) -> None:
         nonlocal latest
-        latest, results = jax.block_until_ready(stage.run(latest, np.int32(count)))
+        latest, results = jax.block_until_ready(program(latest, np.int32(count)))
         del results
 
     return work

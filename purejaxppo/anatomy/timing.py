@@ -32,10 +32,6 @@ class Spread(NamedTuple):
         low, median, high = np.percentile(list(values), [25, 50, 75])
         return cls(float(median), float(low), float(high))
 
-    def __mul__(self, factor: float) -> "Spread":  # type: ignore[override]
-        """Return the spread of the numbers times a positive factor."""
-        return Spread(*(factor * x for x in self))
-
 
 class Gain(NamedTuple):
     """Seconds per update before and after a change, measured in turns: one number per round."""
@@ -52,6 +48,10 @@ class Gain(NamedTuple):
     def spread(self) -> Spread:
         """Median and quartiles."""
         return Spread.of(self.ratios)
+
+    def times(self, factor: float) -> "Gain":
+        """Return the seconds times a factor."""
+        return Gain(*(tuple(factor * x for x in seconds) for seconds in self))
 
     @property
     def is_clear(self) -> bool:
@@ -117,7 +117,7 @@ def repetitions(work: Work) -> tuple[int, float]:
 def in_turns(works: Mapping[str, Work], budget: Budget, share: float) -> dict[str, list[float]]:
     """Measure functions in turns, so that the noise of the host affects all of them.
 
-    At least one round is measured, further ones while the budget lasts.
+    `MIN_ROUNDS` rounds are measured, further ones while the budget lasts.
 
     Args:
         works: function by name.
@@ -139,7 +139,7 @@ def in_turns(works: Mapping[str, Work], budget: Budget, share: float) -> dict[st
     rounds = min(max(int(share / expected), MIN_ROUNDS), MAX_ROUNDS)
     times: dict[str, list[float]] = {name: [] for name in works}
     for finished in range(rounds):
-        if finished and budget.ended:
+        if finished >= MIN_ROUNDS and budget.ended:
             break
         row = {}
         for name, work in works.items():

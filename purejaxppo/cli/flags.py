@@ -179,8 +179,9 @@ class AnatomyFlags:
     workers: tuple[int, ...] = ()
     """Numbers of workers to compare, for gymnasium/, pettingzoo/ and envpool/ (its num_threads).
     Empty: powers of two up to twice the cores; EnvPool's threads stay."""
-    seconds: float = setting(90.0, above=0)
-    """Seconds for all measurements, with compilation. The pieces are measured at least once."""
+    seconds: float = setting(120.0, above=0)
+    """Seconds for everything, with compilation. The pieces are measured in at least three
+    rounds."""
     plot: str = "anatomy.png"
     """PNG file to write, with a bar for each piece. Empty: none."""
     json: str = ""
