@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from purejaxppo.agents.extras.intrinsic.base import Intrinsic
     from purejaxppo.agents.networks.distributions import Distribution
     from purejaxppo.agents.networks.torsos import Torso
+    from purejaxppo.anatomy.measure import anatomy
     from purejaxppo.config.files import load_config
     from purejaxppo.config.schema import Config
     from purejaxppo.envs.base import MultiStep, MultiTask, Task, TaskStep
@@ -83,6 +84,7 @@ _MODULES = {
     "Torso": "agents.networks.torsos",
     "TrainResult": "runs.pure_training",
     "Wrapper": "envs.wrappers",
+    "anatomy": "anatomy.measure",
     "evaluate": "runs.evaluation",
     "export": "export.files",
     "hyperparams": "runs.pure_training",
@@ -124,6 +126,7 @@ __all__ = [
     "Torso",
     "TrainResult",
     "Wrapper",
+    "anatomy",
     "evaluate",
     "export",
     "hyperparams",

@@ -17,7 +17,6 @@ from purejaxppo.anatomy.report import words as flags_of
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import AnatomyFlags
 from purejaxppo.config.hints import short_path
-from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.console import print_line
@@ -25,11 +24,12 @@ from purejaxppo.runs.console import print_line
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return parser.run(lambda words: run(*parser.parse_over_config(AnatomyFlags, words)), args)
+    return parser.run(run, args)
 
 
-def run(command: AnatomyFlags, config: Config) -> int:
+def run(words: Sequence[str]) -> int:
     """Measure a config, print and plot the result, and return the exit code."""
+    command, config = parser.parse_over_config(AnatomyFlags, words)
     parser.check_task(config)
     check_targets(command)
     # Custom code may change the current folder.
@@ -37,9 +37,8 @@ def run(command: AnatomyFlags, config: Config) -> int:
     result = measure(config, command.workers, command.seconds, print_line)
     print_line(f"\n{result}")
     if result.changes:
-        source = ("--config", command.config) if command.config else ("--env.name", config.env.name)
         flags = flags_of(result.changes).split(" ")
-        print_line(f"train: {command_line('train', *source, *flags)}")
+        print_line(f"train: {command_line('train', *training_flags(words), *flags)}")
     if command.json:
         with atomic_write(data) as partial:
             partial.write_text(f"{json.dumps(result.to_dict(), indent=2)}\n", encoding="utf-8")
@@ -47,6 +46,18 @@ def run(command: AnatomyFlags, config: Config) -> int:
     if command.plot:
         print_line(f"plot: {short_path(result.plot(plot))}")
     return 130 if result.interrupted else 0
+
+
+def training_flags(words: Sequence[str]) -> list[str]:
+    """Return the arguments that `purejaxppo train` also takes."""
+    kept, is_kept = [], True
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            is_kept = name not in ("workers", "seconds", "plot", "json")
+        if is_kept:
+            kept.append(word)
+    return kept
 
 
 def check_targets(command: AnatomyFlags) -> None:

@@ -15,7 +15,7 @@ from purejaxppo.runs.curves import new_figure, save_figure
 
 MICROSECONDS = 1e6
 NOISY = 0.2
-"""Difference of the quartiles of the whole, divided by its median, above which a note is printed."""
+"""Difference of the quartiles of the whole, divided by its median, from which a note is printed."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,11 @@ class Anatomy:
 
     def plot(self, path: str | Path) -> Path:
         """Draw the pieces as bars, and return the path of the PNG file."""
+        save_figure(self.figure(), Path(path))
+        return Path(path)
+
+    def figure(self) -> Any:
+        """Return a Matplotlib figure with a bar for each piece."""
         named = [*self.pieces, Piece("unexplained", Spread(*(self.rest,) * 3))]
         spreads = [Spread(*map(self.per_step, piece.seconds)) for piece in named]
         figure = new_figure(8, 0.42 * len(named) + 1.4)
@@ -158,8 +163,7 @@ class Anatomy:
         title = f"{whole:.3g} microseconds per step, {format_short(self.steps_per_second)} steps/s"
         axes.set_title(f"{self.description}\n{title}", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
-        save_figure(figure, Path(path))
-        return Path(path)
+        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measurements as data for JSON: seconds per update, and ratios of speeds."""
