@@ -28,7 +28,6 @@ for _ in sys.stdin:
 """
 COMMANDS = {
     "ablations": "",
-    "anatomy": "",
     "engines": "--unity",
     "gpu": "",
     "host": "--tasks hopper --contenders ours pool",

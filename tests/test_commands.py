@@ -68,7 +68,7 @@ def test_help_is_printed_without_jax():
 
 @pytest.mark.full
 def test_every_command_runs_as_subcommand_and_as_module():
-    for name in ("train", "evaluate", "sweep", "export"):
+    for name in ("train", "evaluate", "sweep", "export", "anatomy"):
         long, short = (
             python("-m", *words, "--help")
             for words in ([f"purejaxppo.{name}"], ["purejaxppo", name])
@@ -87,7 +87,7 @@ def test_the_console_script_calls_the_main_module():
     ("words", "message"),
     [
         (["trian"], "unknown command trian. Did you mean train?"),
-        (["x"], "unknown command x. Commands: train, evaluate, sweep, export, list, init"),
+        (["x"], "unknown command x. Commands: train, evaluate, sweep, export, anatomy, list, init"),
         (["--config", "a.yaml"], "the command is missing. Run: purejaxppo train --config a.yaml"),
         (["--run", "runs/a"], "the command is missing. Run: purejaxppo evaluate --run runs/a"),
         (["list"], "the name of a list is missing. Use envs or configs."),

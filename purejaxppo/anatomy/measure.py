@@ -130,11 +130,11 @@ def check(config: Config, workers: Sequence[int], seconds: float) -> None:
     if any(number < 1 for number in workers):
         raise ValueError(f"workers = {list(workers)}: each number must be at least 1.")
     if seconds <= 0:
-        raise ValueError(f"seconds = {seconds:g}: must be above 0.")
+        raise ValueError(f"seconds = {seconds:g}: must be greater than 0.")
     if places.launched(os.environ, config.devices) != places.ALONE:
         raise ValueError("anatomy measures one process. Start it without mpirun and srun.")
-    family, _ = registry.resolve(config.env)
-    if workers and not family.workers_option:
+    family = registry.family_of(config.env)  # importing its simulator could start JAX
+    if workers and family and not family.workers_option:
         where = "is one game per environment" if family.on_host else "runs in JAX"
         raise ValueError(
             f"workers are for gymnasium/, pettingzoo/ and envpool/, but {config.env.name} {where}. "

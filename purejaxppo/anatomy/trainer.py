@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from purejaxppo.config.schema import Config
+from purejaxppo.config.schema import Config, LoggingConfig
 from purejaxppo.runs.intervals import Intervals
-from purejaxppo.runs.loggers import CsvLogger, Loggers, open_loggers
+from purejaxppo.runs.loggers import CsvLogger, Loggers, Opening, open_loggers
 from purejaxppo.runs.programs import Programs, without_hang
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, metrics_row
 from purejaxppo.setup import divide, resolve
@@ -38,7 +38,7 @@ class Trainer:
         self.config = config
         setup = divide(resolve(config), devices)
         self.programs = without_hang(Programs(setup))
-        hp, members = self.programs.hp, len(setup.members)
+        hp = self.programs.hp
         self.hp = hp._replace(
             learning_rate=jax.numpy.zeros_like(hp.learning_rate),
             total_updates=jax.numpy.full_like(hp.total_updates, FOREVER),
@@ -51,8 +51,8 @@ class Trainer:
             folder.mkdir()
             columns = (*MEMBER_COLUMNS, *COLUMNS, *self.programs.parts.metric_names)
             self.loggers.loggers.append(CsvLogger(folder / "metrics.csv", 0, columns))
-            saved = {"saved": lambda: None}
-            open_loggers(self.loggers, config, folder, setup.members, [0] * members, **saved)
+            steps = [0] * len(setup.members)
+            open_loggers(self.loggers, Opening(config, folder, setup.members, steps, lambda: None))
         except BaseException:
             self.close()
             raise
@@ -99,9 +99,6 @@ class Trainer:
 
 
 def measured_config(config: Config) -> Config:
-    """Return a config without evaluations and W&B, which are not measured."""
-    return replace(
-        config,
-        eval=replace(config.eval, num_episodes=0),
-        logging=replace(config.logging, wandb_project="", log_file=""),
-    )
+    """Return a config without evaluations, videos, W&B and custom loggers, which are not measured."""
+    logging = LoggingConfig(config.logging.interval, tensorboard=config.logging.tensorboard)
+    return replace(config, eval=replace(config.eval, num_episodes=0), logging=logging)
