@@ -129,7 +129,7 @@ def test_training_keeps_its_parameters_while_it_is_measured(tmp_path):
     trainer = Trainer(measured_config(config), jax.devices(), tmp_path / "metrics")
     before = jax.device_get(trainer._state.agent.params)
     trainer.work(3)
-    np.testing.assert_array_equal(trainer._state.agent.params, before)
+    jax.tree.map(np.testing.assert_array_equal, trainer._state.agent.params, before)
     assert int(trainer._state.update[0]) == 3
     trainer.close()
 
