@@ -99,6 +99,6 @@ class Trainer:
 
 
 def measured_config(config: Config) -> Config:
-    """Return a config without evaluations, videos, W&B and custom loggers, which are not measured."""
+    """Return a config without evaluations, videos, W&B and custom loggers, which are slow."""
     logging = LoggingConfig(config.logging.interval, tensorboard=config.logging.tensorboard)
     return replace(config, eval=replace(config.eval, num_episodes=0), logging=logging)
