@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from purejaxppo.agents.networks.distributions import Distribution
     from purejaxppo.agents.networks.torsos import Torso
     from purejaxppo.anatomy.measure import anatomy
+    from purejaxppo.anatomy.report import Anatomy
     from purejaxppo.config.files import load_config
     from purejaxppo.config.schema import Config
     from purejaxppo.envs.base import MultiStep, MultiTask, Task, TaskStep
@@ -58,6 +59,7 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "Agent": "runs.agent",
+    "Anatomy": "anatomy.report",
     "AuxiliaryLoss": "agents.extras.auxiliary_losses",
     "Box": "spaces",
     "Callback": "runs.callbacks",
@@ -100,6 +102,7 @@ _MODULES = {
 
 __all__ = [
     "Agent",
+    "Anatomy",
     "AuxiliaryLoss",
     "Box",
     "Callback",

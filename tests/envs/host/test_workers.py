@@ -18,6 +18,7 @@ import pytest
 from support.paths import EXAMPLE_ENVS
 
 from purejaxppo.envs.host.workers.factory import make_spec, time_limit
+from purejaxppo.envs.host.workers.noop import NoOp
 from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
 from purejaxppo.envs.host.workers.pool import copy as copy_output
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -782,3 +783,15 @@ def test_children_of_environments_end_with_the_command(kind, end, tmp_path):
     command.stdin.close()
     assert command.returncode == {"return": 0, "raise": 1, 15: 143, 9: -9}[end]
     assert wait_until_gone(pids, 8.0) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_environment_that_does_nothing_repeats_its_first_observation(kind):
+    with WorkerPool(NoOp(example("Counter", length=2)), 3, num_workers=2, kind=kind) as pool:
+        first = [[0, 0, 0]] * 3  # (seed, episode, step)
+        assert pool.reset(7).tolist() == first
+        for _ in range(4):  # episodes of 2 steps would have ended
+            rows = pool.step(np.zeros(3, np.int32))
+            assert rows.obs.tolist() == first and rows.reward.tolist() == [0, 0, 0]
+            assert not rows.terminated.any() and not rows.truncated.any()
+        assert (pool.kind, pool.num_workers) == (kind, 2)
