@@ -24,7 +24,8 @@ from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "results"
-PAGES = [ROOT / f"{name}.md" for name in ("docs/results", "docs/results_details", "docs/policies")]
+PAGES = [ROOT / "README.md"]
+PAGES += [ROOT / "docs" / f"{name}.md" for name in ("results", "results_details", "policies")]
 CONFIGS = ROOT / "configs"
 PUBLISHED, TABLES = (
     yaml.safe_load((ROOT / "docs" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -534,22 +535,25 @@ def unbroken(line: str) -> str:
     return re.sub(r"(?<=\d) (?=[±Mx])|(?<=±) |(?<=\d x) ", "\u00a0", line)
 
 
-def filled(page: str) -> str:
-    """Return a page with new blocks."""
+def filled(path: Path) -> str:
+    """Return the text of a page with new blocks."""
+    folder = "docs/" if path.parent == ROOT else ""
 
     def block(match: re.Match[str]) -> str:
         name = match[1]
         lines = TEXTS[name]() if name in TEXTS else tables(name)
         lines = [unbroken(line) if line.startswith("|") else line for line in lines]
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines).strip())
+        text = text.replace("](results", f"]({folder}results")
         return f"<!-- {name} -->\n\n{text}\n\n<!-- end -->"
 
+    page = path.read_text(encoding="utf-8")
     return re.sub(r"<!-- (\w+) -->\n.*?<!-- end -->", block, page, flags=re.DOTALL)
 
 
 def main() -> int:
     """Write the pages and comments, or compare them; return the exit code."""
-    texts = {path: filled(path.read_text(encoding="utf-8")) for path in PAGES} | first_comments()
+    texts = {path: filled(path) for path in PAGES} | first_comments()
     old = [path for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv[1:]:
         sys.stderr.writelines(f"{x.name} is out of date: run docs/make_results.py\n" for x in old)
