@@ -180,7 +180,7 @@ def test_the_python_code_of_the_readme_runs(reader):
     for language, text in blocks("README.md"):
         if language == "python":
             reader.run(language, text, {"100_000": "20_000", "200_000": "20_000"})
-    assert (reader.folder / "runs/cartpole-v1-s0/config.yaml").is_file()
+    assert (reader.folder / "runs/gym/config.yaml").is_file()
 
 
 @pytest.mark.toy
