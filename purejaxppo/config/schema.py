@@ -157,8 +157,9 @@ class EnvConfig(Section):
     metrics: dict[str, Reduction] = field(
         default_factory=dict, metadata={"free": True, "swept": False}
     )
-    """Other reductions of the task's metrics, which are logged as env/NAME and eval/NAME: pairs of
-    a name and sum, mean or last. For tasks in JAX."""
+    """Metrics of the task to log as env/NAME and eval/NAME: pairs of a name and a reduction over an
+    episode, sum, mean or last. For gymnasium, pettingzoo and envpool, the names of numbers in
+    `info`. Tasks in JAX log their own metrics, and this changes the reductions."""
     mirror_obs: tuple[int, ...] = setting(
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )

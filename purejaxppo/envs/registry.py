@@ -372,4 +372,7 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
         domain_randomization.check_spread(config)
     else:
         domain_randomization.check_host(config)
-    return family.make_batch(name, config, num_envs, **settings)
+    env = family.make_batch(name, config, num_envs, **settings)
+    if config.metrics and not (env.spec.metrics or settings["render"]):
+        raise ValueError(f"env.metrics: {config.name} reports no metrics. Remove env.metrics.")
+    return env

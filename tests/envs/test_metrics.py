@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.own_code import Paid
-from support.paths import OWN_CODE
+from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS, OWN_CODE
 from support.runs import SMALL_WALK, assert_same_bits, final_state, remove_last_checkpoint
 
 import purejaxppo
@@ -217,6 +217,72 @@ def test_sums_of_brax_metrics_equal_those_of_its_eval_wrapper():
     for i, (name, _) in enumerate(env.spec.metrics):
         expected = evaluated.episode_metrics[name]
         np.testing.assert_allclose(first.metrics[:, i], expected, rtol=1e-3, atol=1e-3)
+
+
+INFORMED = f"gymnasium/{EXAMPLE_ENVS}:Informed"
+
+
+@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.full)])
+def test_numbers_in_info_are_metrics(kind):
+    """Episodes of three steps: `goal` is only in the info of the last one."""
+    names = {"pace": "mean", "goal": "sum", "nothing": "last"}
+    config = EnvConfig(name=INFORMED, num_envs=2, options={"workers": kind}, metrics=names)
+    env = registry.make(config, 2)
+    try:
+        rows = play(env, jnp.zeros((7, 2), int))
+    finally:
+        env.close()
+    sums = [ended(row).metrics for row in rows]
+    assert [x.count.tolist() for x in sums] == [[0] * 3] * 2 + [[2, 2, 0]] + [[0] * 3] * 3 + [
+        [2, 2, 0]
+    ]
+    for t in (2, 6):
+        assert sums[t].total.tolist() == [2 * (2 + 4 + 6) / 3, 2 * 1, 0]
+    assert np.isnan(rows[3].out.metrics).all()  # only a reset
+
+
+def test_numbers_in_the_infos_of_agents_are_metrics():
+    """b leaves at step 2, a and c at step 4; `own` is 0, 10 or 20, plus the step."""
+    name = f"pettingzoo/{EXAMPLE_WORLDS}:make_hand"
+    options = {"workers": "thread"}
+    config = EnvConfig(name=name, num_envs=3, options=options, metrics={"own": "sum"})
+    env = registry.make(config, 3)
+    try:
+        rows = play(env, jnp.zeros((4, 3), int))
+    finally:
+        env.close()
+    sums = [ended(row).metrics for row in rows]
+    assert [float(x.total[0]) for x in sums] == [0, 11 + 12, 0, (1 + 2 + 3 + 4) + (80 + 10)]
+    assert [int(x.count[0]) for x in sums] == [0, 1, 0, 2]
+
+
+def test_numbers_in_the_info_of_envpool_are_metrics():
+    """Without an action, the reward of a step is the velocity, plus 1 until the robot falls."""
+    name, names = "envpool/Hopper-v5", {"x_velocity": "sum"}
+    env = registry.make(EnvConfig(name=name, num_envs=2, max_episode_steps=30, metrics=names), 2)
+    try:
+        rows = play(env, jnp.zeros((40, 2, 3)))
+    finally:
+        env.close()
+    out = jax.tree.map(lambda *xs: np.stack(xs), *(row.out for row in rows))
+    alive = out.valid & ~out.terminated
+    np.testing.assert_allclose(out.metrics[alive, 0], out.reward[alive] - 1, rtol=1e-4, atol=1e-5)
+    assert np.isnan(out.metrics[~out.valid]).all() and not out.valid.all()
+    total = ended(rows[29]).metrics.total[0]
+    np.testing.assert_allclose(total, out.metrics[:30].sum(), rtol=1e-5)
+
+
+def test_an_invalid_name_for_an_info_is_rejected():
+    with pytest.raises(ValueError, match=r"env.metrics.x_velocty: .* Did you mean 'x_velocity'\?"):
+        registry.make(EnvConfig(name="envpool/Hopper-v5", metrics={"x_velocty": "sum"}), 2)
+    options = {"workers": "thread"}
+    env = registry.make(EnvConfig(name=INFORMED, options=options, metrics={"label": "sum"}), 2)
+    message = r"env.metrics.label: step returned info\['label'\] = 'a'. Return a single number."
+    try:
+        with pytest.raises(Exception, match=message):
+            play(env, jnp.zeros((1, 2), int))
+    finally:
+        env.close()
 
 
 PAID = SMALL_WALK | {"env.name": f"jax/{OWN_CODE}:Paid", "logging.tensorboard": False}

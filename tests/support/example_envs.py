@@ -491,3 +491,12 @@ class Allows(Counter):
         obs, *rest, _ = super().step(action)
         obs, info = self.both(obs)
         return obs, *rest, info
+
+
+class Informed(Counter):
+    """Its infos have `pace`, twice the step, and at an end `goal` = 1; `label` is a string."""
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        goal = {"goal": True} if result[2] else {}
+        return *result, {"pace": np.float64(2 * self.time), "label": "a", "nothing": None, **goal}

@@ -49,7 +49,7 @@ class Hand(ParallelEnv):
         rewards = {a: 10.0 * i + self.time + 100.0 * actions[a] for a, i in places.items()}
         over = {a: self.time == self.last[a] or (a == "a" and actions[a] == 2) for a in self.agents}
         late = {agent: 0 < (self.max_cycles or 0) <= self.time for agent in self.agents}
-        infos = {agent: {} for agent in self.agents}
+        infos = {agent: {"own": 10.0 * i + self.time} for agent, i in places.items()}
         self.agents = [a for a in self.agents if not (over[a] or late[a])]
         return obs, rewards, over, late, infos
 

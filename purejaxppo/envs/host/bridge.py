@@ -16,6 +16,7 @@ import numpy as np
 from flax import struct
 
 from purejaxppo.aliases import Array, EnvAction, Key, Obs, Tree
+from purejaxppo.envs import metrics
 from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.workers.errors import SimulatorError, printable
@@ -267,6 +268,7 @@ class HostEnv(Env):
             over=None if rows.over is None else running & rows.over,
             absent=absent,
             at_once=None if rows.at_once is None else terminated & rows.at_once,
+            metrics=metrics.masked(rows.metrics, running),
         )
         done, lost = rows.terminated | rows.truncated, lost | diverged
         if rows.at_once is not None:

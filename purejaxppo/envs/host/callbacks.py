@@ -116,6 +116,7 @@ class CallbackPool(Generic[B]):
             last observation is lost. Steps then have the flag `EnvStep.at_once`.
         absent: True if agents may be missing at some steps. Then `reset` also returns a mask of the
             missing agents, bool [N], and steps have the flag `EnvStep.absent`.
+        metrics: shape of an environment's metrics in `EnvStep.metrics`; () without metrics.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class CallbackPool(Generic[B]):
         *,
         at_once: bool = False,
         absent: bool = False,
+        metrics: tuple[int, ...] = (),
     ) -> None:
         """Store the environments; `close` also closes them."""
         self.first = first
@@ -145,6 +147,7 @@ class CallbackPool(Generic[B]):
             diverged=flag,
             at_once=flag if at_once else None,
             absent=flag if absent else None,
+            metrics=jax.ShapeDtypeStruct((num_envs, *metrics), np.float32) if metrics else None,
         )
         self.reset_shapes = (self.rows.obs, flag) if absent else self.rows.obs
         self.token = jax.ShapeDtypeStruct((), np.int32)

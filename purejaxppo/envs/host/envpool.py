@@ -17,6 +17,7 @@ from purejaxppo.aliases import EnvAction, Key
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import metrics
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, Token, seed_at
 from purejaxppo.envs.host.workers.factory import Options
@@ -125,10 +126,14 @@ def make(
             ),
         )
 
+    of_task = metrics.declared(config.metrics, "env.metrics")
+    for metric, _ in of_task:
+        metrics.check_name(metric, _info_names(spec), config.name)
+
     def make_pool(count: int, update: int) -> EnvPool:
         first_seed = seed_at(seed, update) * SEED_STRIDE + first
         seeds = _seeds(first_seed + (SEED_STRIDE // 2 if evaluation else 0), count)
-        return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, native)
+        return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, native, of_task)
 
     if render:
         options |= _render_settings(name)
@@ -140,8 +145,18 @@ def make(
         max_episode_steps=int(settings["max_episode_steps"]),
         frame_rate=_frame_rate(name, settings),
     )
-    env.spec = replace(env.spec, native=native)
+    env.spec = replace(env.spec, native=native, metrics=of_task)
     return env
+
+
+def _info_names(spec: Any) -> list[str]:
+    """Return the names of the numbers in a task's `info`."""
+    prefix = "info:"
+    return [
+        name.removeprefix(prefix)
+        for name, array in spec.state_array_spec.items()
+        if name.startswith(prefix) and "." not in name and list(array.shape) in ([], [-1])
+    ]
 
 
 def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
@@ -281,8 +296,11 @@ class EnvPool:
     failure = None  # EnvPool ends the process at any error
     diverged_value = ""  # results do not pass through Python
 
-    def __init__(self, name: str, options: Options, native: NativeSpaces) -> None:
-        """Start the environments."""
+    def __init__(
+        self, name: str, options: Options, native: NativeSpaces, of_task: metrics.Declared = ()
+    ) -> None:
+        """Start the environments. `of_task` are entries of `info`, with their reductions."""
+        self.metrics = of_task
         self.form = native.observation
         assert isinstance(native.action, NativeArray)
         self.start = native.action.start
@@ -326,8 +344,15 @@ class EnvPool:
             if self.scored:
                 score = info["reward"].astype(np.float32)
                 over = (info["terminated"] > 0) | truncated
+            values = metrics.packed(info, self.metrics, (self.num_envs,))
         return token, EnvStep(
-            obs, reward, terminated & ~truncated, truncated, score=score, over=over
+            obs,
+            reward,
+            terminated & ~truncated,
+            truncated,
+            score=score,
+            over=over,
+            metrics=values,
         )
 
     def render_frame(self) -> np.ndarray | None:

@@ -7,9 +7,10 @@ function. From Python, env.name may also be an object; see `config.env_objects`.
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,14 @@ from purejaxppo.envs.host.workers.factory import (
     wrapper_calls,
 )
 from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
-from purejaxppo.envs.host.workers.worker import EnvGroup, EnvInfo, buffer_bytes, buffers
+from purejaxppo.envs.host.workers.worker import (
+    EnvGroup,
+    EnvInfo,
+    buffer_bytes,
+    buffers,
+    metrics_shape,
+)
+from purejaxppo.envs.metrics import declared
 from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.step import EnvStep, copied
 from purejaxppo.spaces import arrays_of, tree_of
@@ -137,7 +145,7 @@ def make(
         mask=options["mask"],
         pickled=pickled_object(config.name) or _registered_here(name),
     )
-    workers = Workers(config.name, maker, options)
+    workers = Workers(config.name, maker, options, config.metrics)
     return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, render=render)
 
 
@@ -169,15 +177,23 @@ class Workers:
         name: family/task, for messages.
         maker: creates one environment.
         options: options of the pool, as in `POOL_OPTIONS`.
+        metrics: numbers in `info` to return, with their reductions.
 
     Raises:
         ValueError: an unknown environment, or unsupported spaces.
         SimulatorError: the environment fails when it is created.
     """
 
-    def __init__(self, name: str, maker: HashableMaker, options: Options) -> None:
+    def __init__(
+        self,
+        name: str,
+        maker: HashableMaker,
+        options: Options,
+        metrics: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Create one environment to read its spaces."""
         self.name = name
+        self.metrics = declared(metrics, "env.metrics")
         self.maker = maker
         self.options = options
         timeout, modified_at = (
@@ -209,6 +225,7 @@ class Workers:
         seed = 2 * seed + evaluation
         warns_as = "" if evaluation or first else self.name
         rendered = RenderedEnv(self.maker) if render else None
+        names = tuple(name for name, _ in self.metrics)
 
         def make_pool(count: int, update: int) -> Pool:
             if rendered:
@@ -222,8 +239,10 @@ class Workers:
                     kind=self.options["workers"],
                     seed=seed_at(seed, update) * SEED_STRIDE + first,
                     warns_as=warns_as,
+                    metrics=names,
                 )
-            return CallbackPool(workers, info.observation, count, first)
+            shape = metrics_shape(names, info.team)
+            return CallbackPool(workers, info.observation, count, first, metrics=shape)
 
         env = HostEnv(
             make_pool,
@@ -233,7 +252,7 @@ class Workers:
             max_episode_steps=info.max_episode_steps,
             frame_rate=rendered.frame_rate if rendered else 30.0,
         )
-        env.spec = replace(env.spec, native=info.native)
+        env.spec = replace(env.spec, native=info.native, metrics=() if render else self.metrics)
         return env
 
 

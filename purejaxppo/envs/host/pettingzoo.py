@@ -77,7 +77,7 @@ def make(
         global_state=options[GLOBAL_STATE],
         pickled=pickled,
     )
-    workers = Workers(config.name, maker, options)
+    workers = Workers(config.name, maker, options, config.metrics)
     team = workers.info.team
     assert team is not None
     num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)

@@ -287,7 +287,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
             0.0,
             all_ended and not any_truncated,
             all_ended and any_truncated,
-            {},
+            infos or {},
         )
 
     @ignoring_float_errors

@@ -35,6 +35,7 @@ from purejaxppo.envs.host.workers.worker import (
     WorkerFailure,
     buffer_bytes,
     buffers,
+    metrics_shape,
     serve,
 )
 from purejaxppo.envs.step import EnvStep, copied
@@ -360,6 +361,7 @@ class WorkerPool:
         warns_as: name to print in warnings about the first observations; "": no warnings.
         kind: "process" or "thread". Threads start quickly and share this process's memory, but
             Python code in them does not run in parallel, and a hanging thread cannot be killed.
+        metrics: names of the numbers in `info` that steps return; NaN if one is missing.
 
     Raises:
         ValueError: an unknown or unsupported environment.
@@ -376,6 +378,7 @@ class WorkerPool:
         seed: int = 0,
         warns_as: str = "",
         kind: Literal["process", "thread"] = "process",
+        metrics: tuple[str, ...] = (),
     ) -> None:
         """Start the workers and create the environments."""
         if num_envs < 1 or num_workers < 0:
@@ -406,7 +409,7 @@ class WorkerPool:
                 else:
                     self._workers.append(ThreadHandle(index, *envs, memory))
             self._gather("start", START_SECONDS)
-            self._make_envs(make, seed if kind == "process" else None, memory)
+            self._make_envs(make, seed if kind == "process" else None, memory, metrics)
         except BaseException:
             self.close()
             raise
@@ -418,11 +421,13 @@ class WorkerPool:
         """Number of processes or threads."""
         return len(self._workers)
 
-    def _make_envs(self, make: Maker, seed: int | None, memory: int) -> None:
+    def _make_envs(
+        self, make: Maker, seed: int | None, memory: int, metrics: tuple[str, ...]
+    ) -> None:
         """Create the environments and the arrays shared with them."""
         for worker in self._workers:
             start = worker.envs[0]
-            worker.send(Job(make, start, start + len(worker.envs), seed))
+            worker.send(Job(make, start, start + len(worker.envs), seed, metrics))
         replies = self._gather("make its environments", self.timeout)
         self.info: EnvInfo = replies[0]
         self.observation, self.action = self.info.observation, self.info.action
@@ -433,10 +438,12 @@ class WorkerPool:
                     worker.index,
                     worker.envs,
                 )
-        size = buffer_bytes(self.observation, self.action, self.num_envs)
+        shape = metrics_shape(metrics, self.info.team)
+        layout = self.observation, self.action, self.num_envs, shape
+        size = buffer_bytes(*layout)
         os.ftruncate(memory, size)
         shared = mmap.mmap(memory, size)
-        self._buffers = buffers(shared, self.observation, self.action, self.num_envs)
+        self._buffers = buffers(shared, *layout)
         self._exchange("attach", self.num_envs, size)
 
     def reset(self, seed: int | np.ndarray) -> Any:

@@ -14,13 +14,14 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from purejaxppo.config.references import LoadError
+from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.envs.host.workers.factory import Maker, time_limit
 from purejaxppo.envs.host.workers.gym_spaces import (
     action_space,
@@ -63,28 +64,46 @@ class Buffers(NamedTuple):
         return Buffers(tuple(x[start:stop] for x in self.action), rows_of(self.out, start, stop))
 
 
-def buffer_bytes(observation: Space, action: Space, num_envs: int) -> int:
-    """Return the size in bytes of the buffers of N environments."""
-    return _array_layout(observation, action, num_envs)[1]
+def metrics_shape(names: Sequence[str], team: Team | None) -> tuple[int, ...]:
+    """Return the shape of an environment's metrics: [K], [A, K] with agents, [] without metrics."""
+    return (*([team.size] if team else []), len(names)) if names else ()
 
 
-def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Buffers:
+def buffer_bytes(
+    observation: Space, action: Space, num_envs: int, metrics: tuple[int, ...] = ()
+) -> int:
+    """Return the size in bytes of the buffers of N environments; see `metrics_shape`."""
+    return _array_layout(observation, action, num_envs, metrics)[1]
+
+
+def buffers(
+    memory: Any, observation: Space, action: Space, num_envs: int, metrics: tuple[int, ...] = ()
+) -> Buffers:
     """Return the buffers of N environments in `memory`, which has `buffer_bytes` bytes."""
-    layout, _ = _array_layout(observation, action, num_envs)
+    layout, _ = _array_layout(observation, action, num_envs, metrics)
     arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in layout]
+    values = arrays.pop() if metrics else None
     num_actions = len(list(leaves(action)))
     *parts, reward, terminated, truncated, diverged = arrays
-    out = EnvStep(tuple(parts[num_actions:]), reward, terminated, truncated, diverged=diverged)
+    out = EnvStep(
+        tuple(parts[num_actions:]),
+        reward,
+        terminated,
+        truncated,
+        diverged=diverged,
+        metrics=values,
+    )
     return Buffers(tuple(parts[:num_actions]), out)
 
 
 def _array_layout(
-    observation: Space, action: Space, num_envs: int
+    observation: Space, action: Space, num_envs: int, metrics: tuple[int, ...]
 ) -> tuple[list[tuple[tuple[int, ...], str, int]], int]:
     """Return (shape, dtype, offset) of each array, and the total size in bytes."""
     layout, end = [], 0
     scalars = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
-    for leaf in [*leaves(action), *leaves(observation), *scalars]:
+    values = [Leaf((), metrics, "float32")] if metrics else []
+    for leaf in [*leaves(action), *leaves(observation), *scalars, *values]:
         shape = (num_envs, *leaf.shape)
         layout.append((shape, leaf.dtype, end))
         size = math.prod(shape) * np.dtype(leaf.dtype).itemsize
@@ -101,6 +120,8 @@ class MultiAgentGymEnv:
     """Base class of multi-agent environments with Gymnasium's interface."""
 
     team: Team
+    agents: Sequence[Any]
+    """Names of the agents. The info of a step has an info for each of them."""
     observation_ranges: Sequence[Range]
     """Ranges of the parts of the agents' observations, which the environment converts itself."""
 
@@ -111,11 +132,13 @@ class EnvGroup:
     Args:
         envs: Gymnasium environments with the same spaces.
         start: index of the first one in the batch.
+        metrics: names of the entries of `info` to return.
     """
 
-    def __init__(self, envs: Sequence[Any], start: int) -> None:
+    def __init__(self, envs: Sequence[Any], start: int, metrics: Sequence[str] = ()) -> None:
         """Read the spaces."""
         self.envs = envs
+        self._metrics = metrics
         self.start = start
         self.at = 0
         """Index in `envs` of the environment that is being stepped."""
@@ -185,8 +208,10 @@ class EnvGroup:
 
     def _step_env(self, index: int) -> tuple[Any, float, bool, bool]:
         if self._ended[index]:
+            self._write_metrics(index, {})
             return self._first_obs(index, None), 0.0, False, False
-        obs, reward, terminated, truncated, _ = self.envs[index].step(self._action(index))
+        obs, reward, terminated, truncated, info = self.envs[index].step(self._action(index))
+        self._write_metrics(index, info)
         ends = to_bool(terminated, "terminated"), to_bool(truncated, "truncated")
         return obs, to_float(reward, "reward"), *ends
 
@@ -195,6 +220,17 @@ class EnvGroup:
         """Return the action of an environment in the form of its action space."""
         parts = [part[index] for part in self._actions]
         return self._decode[index](tree_of(self.action, parts))
+
+    @ignoring_float_errors
+    def _write_metrics(self, index: int, info: Mapping[Any, Any]) -> None:
+        """Write the metrics of a step, NaN for those that `info` does not contain."""
+        if not self._metrics:
+            return
+        env = self.envs[index]
+        is_team = isinstance(env, MultiAgentGymEnv)
+        infos = [info.get(agent) or {} for agent in env.agents] if is_team else [info or {}]
+        values = [[_metric(each, name) for name in self._metrics] for each in infos]
+        self._out.metrics[index] = values if is_team else values[0]
 
     def _first_obs(self, index: int, seed: int | None) -> Any:
         """Reset an environment, again if the first observation is NaN or beyond ±LARGEST."""
@@ -245,6 +281,21 @@ class EnvGroup:
         return value
 
 
+def _metric(info: Mapping[Any, Any], name: str) -> float:
+    """Return a number of an info; NaN if it is missing or None.
+
+    Raises:
+        MakeError: it is not a single number.
+    """
+    value = info.get(name)
+    if value is None:
+        return math.nan
+    try:
+        return to_float(value, f"info[{name!r}]")
+    except MakeError as error:
+        raise MakeError(f"env.metrics.{name}: {error}") from None
+
+
 class Job(NamedTuple):
     """The first message to a worker: the environments to create."""
 
@@ -252,6 +303,7 @@ class Job(NamedTuple):
     start: int  # index of the worker's first environment
     stop: int  # index after the worker's last environment
     seed: int | None  # seed of the process's global random generators
+    metrics: tuple[str, ...] = ()  # entries of `info` to return
 
 
 class EnvInfo(NamedTuple):
@@ -306,7 +358,8 @@ def _run_commands(connection: Connection, memory: int, envs: list[Any]) -> None:
 
     def attach(num_envs: int, size: int) -> None:
         shared = mmap.mmap(memory, size)
-        shared_buffers = buffers(shared, group.observation, group.action, num_envs)
+        metrics = metrics_shape(job.metrics, team)
+        shared_buffers = buffers(shared, group.observation, group.action, num_envs, metrics)
         group.bind(shared_buffers.rows(job.start, job.stop))
 
     actions = {
@@ -348,7 +401,7 @@ def _make(job: Job, envs: list[Any]) -> EnvGroup:
                 quiet.enter_context(warnings.catch_warnings(action="ignore"))
         for _ in range(job.start, job.stop):
             envs.append(job.make())
-    return EnvGroup(envs, job.start)
+    return EnvGroup(envs, job.start, job.metrics)
 
 
 def _close(envs: list[Any]) -> None:
