@@ -5,6 +5,7 @@ from types import MappingProxyType
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 
 class Hand(ParallelEnv):
@@ -305,3 +306,11 @@ class OldReset(Hand):
 
     def reset(self, seed=None, options=None):
         return super().reset(seed, options)[0]
+
+
+class Constant(BaseParallelWrapper):
+    """A wrapper; every reward is -1."""
+
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        return obs, dict.fromkeys(rewards, -1.0), *rest

@@ -96,7 +96,18 @@ class PettingZooSpec:
         if not self.pickled:
             return _builder(self.name)
         target = unpickled(self.pickled, f"pettingzoo/{self.name}")
-        return (lambda: target) if isinstance(target, ParallelEnv) else target
+        if not isinstance(target, ParallelEnv):
+            return target
+
+        def restored(**options: Any) -> Any:
+            if options:
+                raise MakeError(
+                    f"env.options: {self.name} is an environment, which takes no arguments. "
+                    f"Remove {', '.join(options)}, or pass a function that makes it."
+                )
+            return target
+
+        return restored
 
 
 def _builder(name: str) -> Any:
