@@ -470,6 +470,9 @@ class Endless(Still):
     max_episode_steps = 0
     action = Box((1,))
 
+    def step(self, key, state, action):
+        return super().step(key, state, action[0])
+
 
 def test_a_missing_limit_and_missing_bounds_are_reported_once(tmp_path, capfd):
     changes = {**SMALL, "eval.num_episodes": 0, "logging.log_file": "run.log"}
