@@ -17,7 +17,6 @@ from purejaxppo.cli import train
 
 ENVIRONMENT = "docs/tutorial_own_environment.md"
 NETWORK = "docs/tutorial_own_network_and_loss.md"
-ROBOT = "docs/tutorial_robot_to_onnx.md"
 GYMNASIUM = "docs/from_gymnasium.md"
 OWN_ROBOT = "docs/tutorial_own_robot.md"
 PAGES = (
@@ -27,7 +26,6 @@ PAGES = (
     "docs/from_others.md",
     ENVIRONMENT,
     NETWORK,
-    ROBOT,
     GYMNASIUM,
     OWN_ROBOT,
 )
@@ -119,27 +117,6 @@ def test_the_network_and_loss_tutorial_trains_and_sweeps(reader):
     assert number(printed, "at first,") < number(printed, "error of the prediction:")
     assert (reader.folder / "runs/net128/code").is_dir()
     assert (reader.folder / "policy.npz").is_file()
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-@pytest.mark.xdist_group("test_robot")
-def test_the_robot_tutorial_exports_a_policy_that_runs_in_onnxruntime(reader):
-    pytest.importorskip("brax")
-    pytest.importorskip("onnxruntime")
-    # A smaller robot and less training; the rest is as on the page.
-    changes = {
-        "pip install .*": "true",
-        r"\bant\b": "inverted_pendulum",
-        "purejaxppo train": "purejaxppo train --total_timesteps 100_000 --eval.num_episodes 4",
-        "episodes 100": "episodes 10",
-    }
-    if not opengl.draws():
-        changes["--render .*"] = ""
-    printed = "".join(reader.follow(ROBOT, **changes))
-    assert number(printed, "\\nreturn") > 50
-    if opengl.draws():
-        assert (reader.folder / "robot.gif").stat().st_size > 1000
 
 
 @pytest.mark.full
