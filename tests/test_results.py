@@ -160,8 +160,11 @@ def test_tasks_with_different_numbers_of_runs_have_equal_weight(script):
     assert script.interval(tasks) == (2.0, 2.0, 2.0)  # without weights it would be 4
 
 
-def test_suites_normalise_between_random_and_the_highest_published_number(script, replace_rows):
+def test_suites_normalise_between_random_and_the_highest_published_number(
+    script, replace_rows, monkeypatch
+):
     configs = script.PUBLISHED["suites"]["MuJoCo v5"]
+    monkeypatch.setitem(script.PUBLISHED, "suites", {"MuJoCo v5": configs})
     last = {config: script.highest(config)[0] for config in configs}
     runs = [learning_row(config, seed, last[config], 0) for config in configs for seed in (0, 1)]
     other = learning_row(configs[0], 0, -1e6, 0, flags="--seed 3")  # not the config as it is
@@ -172,6 +175,7 @@ def test_suites_normalise_between_random_and_the_highest_published_number(script
     assert script.highest("hopper_v5.yaml") == (2410.0, "SB3 zoo")
     *_, total, _ = script.suites()
     assert total == "| **MuJoCo v5**, 5 tasks | 10 | 1.00 (1.00 to 1.00) |"
+    assert [line for line in script.suite_means() if "tasks" in line] == [total]
 
 
 def test_ablations_name_shared_flags_once_and_report_saturation(script, replace_rows):
