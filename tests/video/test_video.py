@@ -246,6 +246,8 @@ BODIES = """<body><freejoint/><geom size="0.1"/></body>
     [
         (CAMERA + BODIES, "FIXED", -1),
         (BODIES, "TRACKING", 2),
+        ("<body><joint type='slide' axis='1 0 0'/><geom size='1'/></body>", "TRACKING", 1),
+        ("<body><joint type='slide' range='-1 1'/><geom size='1'/></body>", "FREE", -1),
         ("<body><joint/><geom size='1'/></body>", "FREE", -1),
     ],
 )
@@ -259,6 +261,23 @@ def test_models_are_seen_from_their_first_camera_or_behind_their_heaviest_robot(
     assert camera.type == getattr(mujoco.mjtCamera, f"mjCAMERA_{kind}")
     assert camera.trackbodyid == tracked
     assert camera.fixedcamid == (0 if kind == "FIXED" else -1)
+
+
+@pytest.mark.usefixtures("opengl")
+@pytest.mark.parametrize("height", [0.2, 0.6])
+def test_the_picture_contains_the_whole_robot_in_every_pose(height):
+    # At 1 m, a field of view of 45 degrees is 0.83 m high: the top of the upper robot is outside.
+    mujoco = pytest.importorskip("mujoco")
+    model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody>
+      <camera pos="0 -1 0" xyaxes="1 0 0 0 0 1" fovy="45"/>
+      <body><joint type="slide" axis="0 0 1"/>
+        <geom type="box" size="0.05 0.01 0.05" rgba="1 0 0 1"/></body>
+    </worldbody></mujoco>""")
+    poses = [(np.array([z]), None, None) for z in (0.0, height - 0.05)]
+    _, raised = (np.argwhere(red(frame)) for frame in draw_frames(model, poses))
+    top, half = height / 0.99, np.tan(np.radians(22.5))  # the box is nearest at 0.99 m
+    half *= max(1.0, 1.05 * top / half)
+    assert raised[:, 0].min() == pytest.approx(60 - 60 * top / half, abs=1.5)
 
 
 def test_large_floors_become_infinite_with_tiles_of_equal_size():
