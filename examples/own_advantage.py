@@ -6,7 +6,7 @@ the config fits:
     from own_advantage import change, decoupled
     from purejaxppo import train
 
-    run = train("cartpole.yaml", total_timesteps=500_000, **{"ppo.advantage": decoupled})
+    run = train("cartpole.yaml", total_timesteps=500_000, ppo={"advantage": decoupled})
     same = train("cartpole.yaml", total_timesteps=500_000, parts=change, run_dir="runs/parts")
 
 On the command line:

@@ -8,7 +8,7 @@ In Python, in this folder:
     from own_network import Residual
     from purejaxppo import train
 
-    run = train("cartpole.yaml", total_timesteps=500_000, **{"network.torso": Residual})
+    run = train("cartpole.yaml", total_timesteps=500_000, network={"torso": Residual})
 
 On the command line; an exported policy does not need this file:
 

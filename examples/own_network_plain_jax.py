@@ -5,7 +5,7 @@ In Python, in this folder:
     from own_network_plain_jax import Fourier
     from purejaxppo import train
 
-    run = train("cartpole.yaml", total_timesteps=500_000, **{"network.torso": Fourier})
+    run = train("cartpole.yaml", total_timesteps=500_000, network={"torso": Fourier})
 
 On the command line:
 

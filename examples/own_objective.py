@@ -5,7 +5,7 @@ In Python, in this folder:
     from own_objective import rollback
     from purejaxppo import train
 
-    run = train("cartpole.yaml", total_timesteps=500_000, **{"ppo.objective": rollback})
+    run = train("cartpole.yaml", total_timesteps=500_000, ppo={"objective": rollback})
 
 On the command line; `clip_eps` is still tunable, and a sweep can vary it in one program:
 
