@@ -7,7 +7,7 @@ Multi-agent tasks implement `MultiTask`; each agent is a row of the batch (`worl
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 
@@ -146,11 +146,23 @@ class Task(Protocol):
     that a `Task` or a `MultiTask` may define, such as `success_above`.
     """
 
-    observation: Space
-    action: Space
-    max_episode_steps: int
-    cheap_reset: bool
-    """True if a reset costs less than fetching a stored start, as for states of few numbers."""
+    if TYPE_CHECKING:  # properties, so that a class may have attributes of a narrower type
+
+        @property
+        def observation(self) -> Space:
+            """Observation space."""
+
+        @property
+        def action(self) -> Space:
+            """Action space."""
+
+        @property
+        def max_episode_steps(self) -> int:
+            """Time limit in steps; 0 means no limit."""
+
+        @property
+        def cheap_reset(self) -> bool:
+            """True if a reset costs less than fetching a stored start, as for few numbers."""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Start an episode; return (state, obs)."""
@@ -183,13 +195,27 @@ class MultiTask(Protocol):
     centralised critic.
     """
 
-    agents: tuple[str, ...]
-    observation: tuple[Space, ...]
-    """Observation space of each agent."""
-    action: tuple[Space, ...]
-    """Action space of each agent; actions of a bounded `Box` arrive within its bounds."""
-    max_episode_steps: int
-    cheap_reset: bool
+    if TYPE_CHECKING:
+
+        @property
+        def agents(self) -> tuple[str, ...]:
+            """Name of each agent."""
+
+        @property
+        def observation(self) -> tuple[Space, ...]:
+            """Observation space of each agent."""
+
+        @property
+        def action(self) -> tuple[Space, ...]:
+            """Action space of each agent; actions of a bounded `Box` arrive within its bounds."""
+
+        @property
+        def max_episode_steps(self) -> int:
+            """Time limit in steps; 0 means no limit."""
+
+        @property
+        def cheap_reset(self) -> bool:
+            """See `Task`."""
 
     def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
         """Start an episode; return (state, A observations)."""
