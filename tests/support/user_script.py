@@ -213,6 +213,13 @@ def pure() -> ppo.Curves:
     return result.curves
 
 
+def times(folder: Path) -> ppo.Anatomy:
+    """Measure where the time of training goes."""
+    result: ppo.Anatomy = ppo.anatomy("cartpole.yaml", quiet=True, seconds=5.0, **SMALL)
+    print(result, result.changes, result.config.env.name, result.steps_per_update)
+    return result
+
+
 def custom(folder: Path) -> list[ppo.Config]:
     """Make configs of the other custom code of this file."""
     small = ppo.load_config("cartpole.yaml", **SMALL)
@@ -227,7 +234,7 @@ def custom(folder: Path) -> list[ppo.Config]:
 
 def main(folder: Path) -> None:
     """Run everything."""
-    runs(folder), sweeps(folder), pure(), custom(folder)
+    runs(folder), sweeps(folder), pure(), times(folder), custom(folder)
 
 
 if __name__ == "__main__":
