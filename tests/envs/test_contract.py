@@ -589,6 +589,14 @@ def test_episode_sums_equal_the_sums_of_the_rows(recording):
     np.testing.assert_allclose(recording.episodes.return_sum, returns, rtol=1e-4, atol=1e-4)
 
 
+def test_every_episode_has_all_metrics_that_the_environment_declares(recording):
+    sums, names = recording.episodes.metrics, recording.spec.metrics
+    assert (sums is None) == (not names)
+    if sums is not None:
+        assert sums.count.tolist() == [recording.done.sum()] * len(names)
+        assert sums.total.dtype == np.float32 and np.isfinite(sums.total).all()
+
+
 def test_step_returns_the_types_that_it_takes_including_weak_types(recording):
     reset, obs, before, after, step = recording.kinds
     assert reset == before == after

@@ -100,7 +100,11 @@ def test_an_achievement_gives_reward_1_and_lost_health_minus_a_tenth(world, key)
         inventory=inner.inventory.replace(sapling=jnp.int32(1)),
         player_direction=jnp.int32(2),
     )
-    assert step(key, (ready, steps), jnp.int32(10))[1].reward == 1
+    _, out = step(key, (ready, steps), jnp.int32(10))
+    assert out.reward == 1
+    achieved = [name for name, value in out.metrics.items() if value]
+    assert achieved == ["achievements/place_plant"]
+    assert not any(step(key, (inner, steps), jnp.int32(NOOP))[1].metrics.values())
     starving = inner.replace(
         player_food=jnp.int32(0), player_recover=jnp.float32(-14.9), player_health=jnp.int32(5)
     )

@@ -97,6 +97,9 @@ class CraftaxTask(BaseTask):
         self.max_episode_steps = max_episode_steps
         self.action = Discrete(int(env.num_actions))
         self.observation = Box(tuple(env.observation_space(params).shape))
+        achievements = _module(classic, "constants").Achievement
+        self._achievements = {f"achievements/{x.name.lower()}": x.value for x in achievements}
+        self.metrics = dict.fromkeys(self._achievements, "last")
         if pixels:
             constants = _module(classic, "constants")
             size = int(constants.BLOCK_PIXEL_SIZE_AGENT)
@@ -117,8 +120,10 @@ class CraftaxTask(BaseTask):
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """Take a step."""
         obs, state, reward, done, _ = self.env.step_env(key, state, action, self.params)
-        out = TaskStep(self.see(obs, state), reward, jnp.asarray(done), jnp.zeros((), bool))
-        return state, out
+        # The simulator's info has them only where `done`, which is False at the time limit.
+        achieved = {name: state.achievements[i] for name, i in self._achievements.items()}
+        ends = jnp.asarray(done), jnp.zeros((), bool)
+        return state, TaskStep(self.see(obs, state), reward, *ends, achieved)
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Yield frames drawn by the simulator."""
