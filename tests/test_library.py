@@ -223,7 +223,7 @@ def test_a_raising_callback_gets_a_one_sentence_error_after_a_save(callback):
     method = {fails_on_log: "on_log", FailsOnSave: "on_save", FailsAtTheEnd: "on_end"}[callback]
     function = getattr(callback, method, callback)
     assert re.fullmatch(
-        rf"CallbackError: callback {callback.__name__}.{method}: line "
+        rf"callback {callback.__name__}.{method}: line "
         rf"{function.__code__.co_firstlineno + 1} of \S*/test_library.py raises (KeyError: 'lost'|"
         r"ZeroDivisionError: division by zero)\. Saved at \d+ steps in run\. Fix the cause, then "
         r"run the same command to resume\.",

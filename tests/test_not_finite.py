@@ -132,7 +132,7 @@ def test_a_batch_stops_when_no_agent_is_finite_and_reports_each_lost_agent_once(
     run: Any = SimpleNamespace(
         members=[make_config(seed=5), make_config(seed=6)],
         progress=Progress(1, 0.0, [480, 480]),
-        console=SimpleNamespace(print_line=message.append),
+        console=SimpleNamespace(warn=message.append),
         chunk=SimpleNamespace(
             learned=ones, updates=ones, env_steps=ones, episodes=SimpleNamespace(diverged=none)
         ),

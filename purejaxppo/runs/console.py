@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,6 +14,9 @@ from purejaxppo.config.hints import format_number
 
 if TYPE_CHECKING:
     from purejaxppo.runs.rows import Row
+
+PATIENCE = 1.0
+"""Seconds of waiting without output."""
 
 
 class Stopped(RuntimeError):
@@ -126,6 +130,22 @@ class Console:
     def print_line(self, text: str) -> None:
         """Print one line."""
         self._console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self.print_line(f"warning: {text}")
+
+    @contextlib.contextmanager
+    def announced(self, text: str, after: float = PATIENCE) -> Iterator[None]:
+        """Print a line if the block takes longer than `after` seconds, before it ends."""
+        timer = threading.Timer(after, self.print_line, [text])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def __enter__(self) -> None:
         """Show the bar."""

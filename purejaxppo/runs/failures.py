@@ -16,6 +16,7 @@ from purejaxppo.envs.host.bridge import simulator_errors
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parallel import processes
+from purejaxppo.runs.callbacks import CallbackError
 from purejaxppo.runs.console import Stopped, fail, message_of
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.training import Training
@@ -72,7 +73,7 @@ def reported_error(run: Training, error: BaseException) -> BaseException:
         return error
     log.debug("training failed", exc_info=True)
     message = " ".join(message_of(error).split())
-    if not isinstance(error, OSError):
+    if not isinstance(error, OSError | CallbackError):
         message = f"{type(error).__name__}: {message}"
     return Stopped(f"{message.rstrip('.')}. {save_first(run)}")
 

@@ -48,7 +48,7 @@ class CheckAgents:
         run.lost = len(failed) == len(run.rows)
         if failed - self._failed and not run.lost:
             names = ", ".join(f"{i} (seed {run.members[i].seed})" for i in sorted(failed))
-            run.console.print_line(
+            run.console.warn(
                 f"agents without a score after {run.progress.env_steps:,} steps: {names}. Their "
                 f"parameters or outputs are not finite, or all their steps diverge."
             )
@@ -98,7 +98,7 @@ class WarnOfDivergence:
             if few or not row["charts/finite"]:  # the agent's actions may be NaN
                 continue
             name = f"agent {i} (seed {run.members[i].seed}): " if len(run.rows) > 1 else ""
-            run.console.print_line(name + warning(row, diverged_value(run, i)))
+            run.console.warn(name + warning(row, diverged_value(run, i)))
             self._warned = True
             return
 

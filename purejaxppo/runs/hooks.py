@@ -74,10 +74,12 @@ class Evaluate:
         """Evaluate each agent on the episodes of the current update."""
         programs, max_steps = run.programs, run.config.eval.max_steps
         keys = evaluation_keys(programs.key, run.progress.update)
-        outcome = jax.device_get(programs.evaluate(agent, keys))
+        with run.console.announced("compiling the evaluation ..."):
+            evaluate = programs.evaluate
+        outcome = jax.device_get(evaluate(agent, keys))
         warning = warning_of_cut(outcome.returns, outcome.cut, max_steps)
         if warning and not self._warned_of_cut:
-            run.console.print_line(warning)
+            run.console.warn(warning)
             self._warned_of_cut = True
         above = programs.success_above
         members = [jax.tree.map(itemgetter(i), outcome) for i in range(len(run.members))]
@@ -175,7 +177,7 @@ class RecordVideo:
         except Exception as error:  # such as missing OpenGL; training does not depend on it
             log.debug("recording a video failed", exc_info=True)
             reason = " ".join(message_of(error).split()).rstrip(".")
-            run.console.print_line(f"warning: no more videos: {reason}. Training continues.")
+            run.console.warn(f"no more videos: {reason}. Training continues.")
             self._failed = True
             return
         run.loggers.video(path, steps)

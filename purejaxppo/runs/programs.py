@@ -1,5 +1,7 @@
 """The compiled functions of a run."""
 
+import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +26,8 @@ from purejaxppo.runs.asynchronous import AsynchronousTraining
 from purejaxppo.runs.evaluation import Evaluator, evaluation_env, evaluation_shards
 from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, TrainState
+
+log = logging.getLogger("purejaxppo")
 
 
 class TrainFunctions(NamedTuple):
@@ -70,6 +74,11 @@ class Programs:
         self.hp = member_hyperparams(setup)
         self.key = member_keys(setup)
         self.compile_seconds = 0.0
+        """Seconds from the start of tracing until training was compiled."""
+        self.init_seconds = 0.0
+        """Seconds in which the initial state was computed."""
+        self._begun = math.nan
+        self._ready: dict[str, float] = {}
         self.train_chunk: Any = None
         """(state, hyperparameters, updates) -> (state, metrics), after `compile`."""
         self.evaluator: Evaluator | None = None
@@ -111,8 +120,11 @@ class Programs:
 
     def init(self) -> TrainState:
         """Return the state before the first update, while training compiles in another thread."""
-        init = self.begin()
-        return jax.block_until_ready(init.result()(self.key, self._ids))
+        init = self.begin().result()
+        started = time.perf_counter()
+        state: TrainState = jax.block_until_ready(init(self.key, self._ids))
+        self.init_seconds = time.perf_counter() - started
+        return state
 
     def begin(self) -> Future:
         """Start to compile `init` and then training, and return the future of `init`."""
@@ -131,12 +143,12 @@ class Programs:
 
     def compile(self, state: TrainState) -> None:
         """Wait until training is compiled for states of this shape."""
-        started = time.perf_counter()
         if self.setup.config.asynchronous:
             self.train_chunk = self._actor = AsynchronousTraining(self.parts, state, self.hp)
+            self._ready["train"] = time.perf_counter()
         else:
             self.train_chunk = self._job("train", lambda: self._lower_training(state)).result()
-        self.compile_seconds = time.perf_counter() - started
+        self.compile_seconds = self._ready["train"] - self._begun
 
     @property
     def evaluate(self) -> Any:
@@ -164,10 +176,22 @@ class Programs:
     def _job(self, name: str, lower: Callable[[], Any]) -> Future:
         """Return the future of a program, which is traced here and compiled in a thread."""
         if name not in self._jobs:
+            started = time.perf_counter()
+            self._begun = started if math.isnan(self._begun) else self._begun
             lowered = lower()
             lapack.check(lowered, self.shards.devices)
-            self._jobs[name] = self._pool.submit(lowered.compile)
+            traced = time.perf_counter() - started
+            self._jobs[name] = self._pool.submit(self._compile, name, lowered, traced)
         return self._jobs[name]
+
+    def _compile(self, name: str, lowered: Any, traced: float) -> Any:
+        """Compile a program, which was traced in `traced` seconds."""
+        started = time.perf_counter()
+        compiled = lowered.compile()
+        self._ready[name] = time.perf_counter()
+        seconds = self._ready[name] - started
+        log.debug("compile: %s traced in %.1f s, compiled in %.1f s", name, traced, seconds)
+        return compiled
 
     def _lower_training(self, state: TrainState) -> Any:
         out = (self.shards.shardings(self.functions.axes), read_by_all(self.shards))

@@ -53,6 +53,7 @@ from purejaxppo.video import video
 
 log = logging.getLogger("purejaxppo")
 
+COMPILING = "compiling the training program ... (large simulators take a few minutes)"
 VERSIONS = (__version__, jax.__version__)
 """Versions that all processes of a run must have."""
 
@@ -153,8 +154,10 @@ def train(
         # Custom parts may use any setting.
         unused = without_effect([setup.config]) if change is None else []
         changes = [f"note: {note} for the rest of the run" for note in notes]
-        for line in [*copied, *changes, *(f"warning: {warning}" for warning in unused)]:
+        for line in [*copied, *changes]:
             run.console.print_line(line)
+        for warning in unused:
+            run.console.warn(warning)
         return execute(run)
 
 
@@ -206,8 +209,8 @@ def execute(run: Training, first: Sequence[Hook] = (), columns: Sequence[str] = 
         announce(run, stay_awake=stay_awake)
         for warning in registry.warnings_of(config.env, run.programs.spec):
             log.info("warning: %s", warning)
-            run.console.print_line(f"warning: {warning}")
-        with saving_on_failure(run):
+            run.console.warn(warning)
+        with saving_on_failure(run), run.console.announced(COMPILING):
             run.state = prepare(run, columns)
         started = time.perf_counter()
         with Interrupt() as interrupt:
@@ -244,13 +247,13 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     `columns` are further columns of metrics.csv.
     """
     config, console, programs = run.config, run.console, run.programs
-    restorable, started = programs.spec.restorable, time.perf_counter()
+    restorable = programs.spec.restorable
     resumes = run.checkpoints.latest() is not None
     if resumes and not restorable:
         saved, every = run.checkpoints.progress(), run.intervals
         done = min(every.done(saved) / every.total, 1.0)
         programs.parts.env.continue_at(saved.update, done)
-    state = programs.init()
+    state, started = programs.init(), time.perf_counter()
     with processes.raise_together():
         if value := first_obs_value(state):
             raise ValueError(f"env.name = {config.env.name}: reset returned {value}. {REMEDY}")
@@ -269,7 +272,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if processes.is_main():
         # Only now may this config replace the one on disk, because the checkpoint matches it.
         record_run(config, run.run_dir, run.members)
-    init_seconds = time.perf_counter() - started
+    init_seconds = programs.init_seconds + time.perf_counter() - started
     if processes.is_main():
         open_all_loggers(run, columns)
     programs.compile(state)

@@ -256,7 +256,7 @@ def train_agents(run: Training, rules: Rules | None) -> int:
             if warning := short_interval(
                 rules, run.config.ppo.rollout_length, run.programs.spec.max_episode_steps
             ):
-                run.console.print_line(warning)
+                run.console.warn(warning)
             hook = AddPopulation(rules)
             code = execute(run, [hook], hook.columns)
         return code or (128 + run.signal if run.signal else 0)

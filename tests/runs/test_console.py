@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def test_a_progress_line_has_the_last_return_and_the_last_evaluation(capsys):
         " 75%  3k steps  50 steps/s  return 0.0  eval 0.940  0:00 left",
         "100%  4k steps  50 steps/s  return 0.0  eval -  0:00 left",
     ]
+
+
+def test_a_wait_is_announced_once_unless_it_is_short_or_quiet(capsys):
+    quiet = Console(100, quiet=True)
+    for console in (Console(100), quiet):
+        with console.announced("compiling ...", after=60.0):
+            pass
+    with Console(100).announced("compiling ...", after=0.0), quiet.announced("other", after=0.0):
+        time.sleep(0.1)
+    assert capsys.readouterr().out == "compiling ...\n"
 
 
 def test_output_that_cannot_be_written_is_dropped():
