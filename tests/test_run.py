@@ -300,8 +300,9 @@ def test_the_best_agent_is_evaluated_again_when_evaluation_settings_change(
 ):
     lines = run_steady(capsys, 256, "--eval.max_steps", 10)
     assert [line for line in lines if "stopped after" in line] == [
-        "warning: eval.max_steps = 10: 4 of 4 episodes were stopped after this number of steps. The mean "
-        "return includes their returns so far. Increase eval.max_steps to play them to their end."
+        "warning: eval.max_steps = 10: 4 of 4 episodes were stopped after this number of steps. "
+        "The mean return includes their returns so far. Increase eval.max_steps to play them to "
+        "their end."
     ]
     assert {row["eval/cut"] for row in read_csv(Path("run/metrics.csv")) if "eval/cut" in row} == {
         2

@@ -27,9 +27,15 @@ MAX_FILES, MAX_SECONDS = 5_000, 2.0
 CODE_SUFFIXES = (".py", ".pyc")
 RARELY_DATA = (".yaml", ".yml", ".toml", ".md", ".ipynb", ".log", ".out", ".html", ".gif", ".mp4")
 """Suffixes of configs, notes and results. They are copied only if the code names them."""
-SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "wandb", "mlruns")
-MARKER_FILES = ({".lock"}, {"config.yaml", "versions.json"}, {"pyvenv.cfg"}, {"conda-meta"})
-"""Sets of names. A folder that has all names of a set is a run or a virtual environment."""
+PACKAGE = __name__.partition(".")[0]
+"""This package, which a checkout contains."""
+SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "wandb", "mlruns", PACKAGE)
+MARKER_FILES = (
+    *({".lock"}, {"config.yaml", "versions.json"}, {"sweep.yaml"}),
+    *({"pyvenv.cfg"}, {"conda-meta"}),
+)
+"""Sets of names. A folder that has all names of a set is a run, a sweep or a virtual
+environment."""
 
 
 class Copy(TypedDict):
@@ -192,7 +198,8 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     """Read a file, the modules that it imports, and the data files of its folder.
 
     Data files that the code names come first, then the smallest ones, up to `MAX_BYTES`. If the
-    search stops early, only data files that the code names are included.
+    search stops early, and in a checkout of this package, only data files that the code names are
+    included.
 
     Args:
         file: the file.
@@ -201,14 +208,14 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     folder = file.parent
     sources = {str(path.relative_to(folder)): path.read_bytes() for path in with_imports(file)}
     names = set().union(*map(names_in, sources.values()))
-    search = FileSearch(folder, names)
+    search, in_checkout = FileSearch(folder, names), (folder / PACKAGE / "__init__.py").is_file()
     sizes = {path: n for path, n in search.files() if str(path.relative_to(folder)) not in sources}
     suffixes = {path.suffix for path in sizes} - {""}
     named = {path for path in sizes if names & set(path.relative_to(folder).parts)}
     of_kind = {suffix for suffix in suffixes if any(name.endswith(suffix) for name in names)}
     likely = [path for path in sizes if path.suffix in of_kind or path.suffix not in RARELY_DATA]
     order = sorted(
-        named if search.ended_early else named.union(likely),
+        named if search.ended_early or in_checkout else named.union(likely),
         key=lambda path: (path not in named, path.suffix not in of_kind, sizes[path], path),
     )
     data: dict[str, bytes] = {}
@@ -228,7 +235,11 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
         data[relative] = seen[path] = content
     if too_large:
         missing.append(f"{shortened(too_large)} (more than {MAX_BYTES // 10**6} MB in total)")
-    if search.ended_early:
+    if in_checkout:
+        missing.append(
+            f"it is a checkout of {PACKAGE}, so only files named in {file.name} were copied"
+        )
+    elif search.ended_early:
         missing.append(
             f"the folder has more than {MAX_FILES:,} files or is slow to read, so only files named "
             f"in {file.name} were copied"
@@ -359,7 +370,10 @@ def names_in(source: bytes) -> set[str]:
 
 
 def imported_names(source: Path) -> list[str]:
-    """Return the top-level names of the modules that a file imports; [] if it is not Python."""
+    """Return the top-level names of the modules that a file imports, without this package.
+
+    The result is [] if the file is not Python.
+    """
     try:
         tree = ast.parse(source.read_bytes())
     except (SyntaxError, ValueError):
@@ -370,4 +384,4 @@ def imported_names(source: Path) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names += [node.module] if node.module else [alias.name for alias in node.names]
-    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+    return list(dict.fromkeys(top for x in names if (top := x.partition(".")[0]) != PACKAGE))

@@ -83,6 +83,22 @@ def test_data_files_are_copied_and_listed_in_one_line(project, tmp_path):
     assert copies.add(tmp_path / "run", {}) == []
 
 
+def test_this_package_and_results_next_to_a_file_are_not_copied(project, tmp_path):
+    """As for a file in the root of a checkout."""
+    track = project / "track.py"
+    track.write_text(f"import purejaxppo, scipy\nfrom purejaxppo.envs import base\n{TRACK}")
+    for name in (
+        *("purejaxppo/__init__.py", "purejaxppo/envs/base.py", "purejaxppo/config/names.yaml"),
+        *("runs/a-sweep/sweep.yaml", "runs/a-sweep/results.csv", ".venv/x.json"),
+        "site-packages/scipy/x.json",
+    ):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("1")
+    folder, notes = copy(project, tmp_path / "run")
+    assert names(folder) == SOURCES | {"robot.xml", "meshes/leg.stl"}
+    assert "it is a checkout of purejaxppo, so only files named in track.py were copied" in notes[1]
+
+
 def test_the_original_and_the_copy_load_with_relative_imports_and_data(project, tmp_path):
     run = tmp_path / "run"
     folder, _ = copy(project, run)
