@@ -19,7 +19,7 @@ BAD = [
         "env.backend = 'bullet': brax has the back ends spring, positional, generalized, mjx",
     ),
     (["--env.backend", "mjx"], "env.backend = 'mjx': gymnax has no back ends"),
-    (["--env.options", "gravity", "strong"], "gravity = 'strong' must be a number"),
+    (["--env.options", "gravity", "strong"], "gravity = 'strong': must be a number"),
     (["--env.options", "max_steps_in_episode", "0"], "= 0: a time limit must be a whole number"),
     (["--env.options", "gravitas", "3"], "env.options.gravitas: gymnax/CartPole-v1 has no"),
     (
@@ -60,7 +60,7 @@ def test_evaluation_options_are_checked_before_the_run_folder_is_made(
     pytest.importorskip("pgx")
     flags = ["--env.name", "pgx/tic_tac_toe", "--eval.options", "opponent", "rand"]
     message = rejection(["--config", "cartpole", *flags], capsys)
-    assert "in evaluations: eval.options.opponent = 'rand' must be random, or" in message
+    assert "in evaluations: eval.options.opponent = 'rand': must be random, or" in message
     assert not list(tmp_path.iterdir())
 
 

@@ -131,6 +131,7 @@ def test_without_a_command_a_short_usage_is_printed(capsys):
 def test_lists_are_filtered_by_a_pattern_a_family_or_part_of_a_name(capsys):
     assert command.main(["list", "envs", "dummy"]) == 0
     lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert lines.pop(0).split()[:2] == ["env.name", "observation"]
     assert [line.split()[0] for line in lines] == [
         "dummy/vector",
         "dummy/pixels",
@@ -138,7 +139,7 @@ def test_lists_are_filtered_by_a_pattern_a_family_or_part_of_a_name(capsys):
         "dummy/choices",
     ]
     assert command.main(["list", "envs", "DUMMY/c*"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 3
     assert command.main(["list", "configs", "*pole*"]) == 0
     found = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert "cartpole.yaml" in found and "hopper.yaml" not in found
@@ -157,8 +158,12 @@ def test_a_list_ends_without_an_error_when_its_output_is_closed():
 def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(capsys):
     for words in (["list", "envs", "particles"], ["train", "--list_envs", "particles"]):
         assert command.main(words) == 0
-        spread, tag, empty, head, *options = capsys.readouterr().out.splitlines()
+        columns, spread, tag, empty, head, *options = capsys.readouterr().out.splitlines()
         assert (empty, head) == ("", "--env.options:")
+        assert columns.split(maxsplit=1) == [
+            "env.name",
+            "observation (preprocessing) -> action, time limit, agents, configs",
+        ]
         assert options[0].split(maxsplit=3) == [
             "num_agents",
             "(default",
@@ -172,10 +177,10 @@ def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(c
         ]
         assert tag.endswith("50 steps, 5 agents, particles_tag.yaml")
     assert command.main(["list", "envs", "dummy"]) == 0
-    pixels = capsys.readouterr().out.splitlines()[1]
+    columns, _, pixels, *_ = capsys.readouterr().out.splitlines()
     assert "uint8 [84, 84, 4] / 255 -> " in pixels and pixels.endswith(" steps")
     assert command.main(["list", "envs", "dummy/p*"]) == 0
-    assert capsys.readouterr().out.splitlines() == [pixels]
+    assert capsys.readouterr().out.splitlines() == [columns, pixels]
 
 
 @toy
@@ -189,7 +194,7 @@ def test_an_error_of_several_tasks_is_printed_once(capsys, monkeypatch):
     monkeypatch.setattr(registry, "task_names", lambda family: ["dummy/a", "dummy/b", "dummy/c"])
     monkeypatch.setattr(registry, "make", refuse)
     assert command.main(["list", "envs", "dummy"]) == 0
-    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    _, *lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     message = dict(line.split(maxsplit=1) for line in lines)
     assert message == {
         "dummy/a": "needs models",

@@ -181,7 +181,7 @@ def test_each_row_gets_the_action_of_its_agent(make_agent):
             {"c": (4, np.zeros(2))},
             "Pass a dict by agent, with a, b, or rows: a dict with agent,",
         ),
-        ({"a": (3, np.zeros(2))}, "agent a: observation.0 = 3 must be an integer"),
+        ({"a": (3, np.zeros(2))}, "agent a: observation.0 = 3: must be an integer"),
         ([row], "a dict by agent"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -149,18 +149,18 @@ BYTES = form_of(Box((2,), 0.0, 1.0, "uint8"))
 @pytest.mark.parametrize(
     ("form", "obs", "message"),
     [
-        (FORM, {"a": [0, 1], "b": 3}, "observation.b = 3 must be an integer from 4 "),
-        (FORM, {"a": [0, 1], "b": 4.5}, "observation.b = 4.5 must be an integer"),
+        (FORM, {"a": [0, 1], "b": 3}, "observation.b = 3: must be an integer from 4 "),
+        (FORM, {"a": [0, 1], "b": 4.5}, "observation.b = 4.5: must be an integer"),
         (
             FORM,
             {"a": [0, np.nan], "b": 4},
             r"observation.a\[1\] = nan: observations must be finite",
         ),
         (FORM, {"a": [0, 1]}, r"observation has the keys \['a'\] instead of \['b', 'a'\]"),
-        (PAIR, ([[2, 2], [0, -6]], {"a": [0, 1], "b": 4}), r"observation.0\[1, 1\] = -6 must be"),
-        (BYTES, [0, -1], r"observation\[1\] = -1 must be an integer from 0 to 255"),
+        (PAIR, ([[2, 2], [0, -6]], {"a": [0, 1], "b": 4}), r"observation.0\[1, 1\] = -6: must be"),
+        (BYTES, [0, -1], r"observation\[1\] = -1: must be an integer from 0 to 255"),
         (form_of(Box((2,), dtype="bool")), [True, 2], r"observation\[1\] = 2 .* from 0 to 1"),
-        (BYTES, [0.5, 0], r"observation\[0\] = 0.5 must be an integer"),
+        (BYTES, [0.5, 0], r"observation\[0\] = 0.5: must be an integer"),
     ],
 )
 def test_an_observation_outside_of_its_space_is_an_error(form, obs, message):

@@ -60,7 +60,7 @@ def run(command: EvaluateFlags) -> int:
         return 0
     agent = restore(run_dir, command.checkpoint)
     if command.member != -1:
-        agent = agent.member(command.member)
+        agent = agent.member(command.member, "--member")
     if command.render:
         agent.check_single("--render", command.run)
     settings = agent.config.eval

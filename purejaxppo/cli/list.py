@@ -12,6 +12,7 @@ from purejaxppo.runs.console import SafeStream, fail
 from purejaxppo.spaces import MASK, Dict, Discrete, MultiDiscrete, Space
 
 PROG = "purejaxppo list"
+COLUMNS = "observation (preprocessing) -> action, time limit, agents, configs"
 HELP = f"""usage: {PROG} envs [FAMILY or PATTERN]
        {PROG} configs [PATTERN]
 
@@ -130,6 +131,9 @@ def list_tasks(family: str, pattern: str = "*") -> int:
 
     configs, reasons = configs_by_task(), dict[str, str]()
     names = [n for n in registry.task_names(family) if _fits(n, f"{family}/{pattern}")]
+    if names:
+        columns = "configs" if families.load(family).on_host else COLUMNS
+        print(f"{'env.name':42} {columns}", flush=True)
     for name in names:
         try:
             summary = "" if families.load(family).on_host else describe(name)

@@ -167,8 +167,8 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def first_sentence(text: str) -> str:
-    """Return a description up to the first period or semicolon."""
-    return re.split(r"\. (?!\d)|;", " ".join(text.split()))[0].rstrip(".") + "."
+    """Return the first sentence of a description."""
+    return re.split(r"\. (?!\d)", " ".join(text.split()))[0].rstrip(".") + "."
 
 
 def wrapped(text: str, first: str = "", others: str | None = None) -> list[str]:

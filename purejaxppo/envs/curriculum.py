@@ -51,7 +51,7 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
     match = RAMP.fullmatch(" ".join(str(text).split()))
     if not match:
         raise ValueError(
-            f"{where} = {text!r} must be a ramp, such as '0.5 to 1.0' or '0.5 to 1.0 until 0.6', "
+            f"{where} = {text!r}: must be a ramp, such as '0.5 to 1.0' or '0.5 to 1.0 until 0.6', "
             f"or a function as file.py:function"
         )
     start, end, until = (float(number) for number in match.groups(default="1"))

@@ -4,6 +4,7 @@ A reference names a `Task` (see `envs.base`), or a class or function that create
 `env.options`. In Python, env.name may be the task itself.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,10 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
 from purejaxppo.envs.wrappers import WithoutSlide
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
+
+MOST_SECONDS = 5.0
+"""If `reset` takes longer to compile, the reward of the first step is not checked before training,
+because `step` of such a simulator can take minutes."""
 
 
 def make(name: str, config: EnvConfig) -> BaseTask:
@@ -53,7 +58,7 @@ def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
     above = plain(task.success_above)
     is_number = isinstance(above, int | float) and not isinstance(above, bool)
     if above is not None and (not is_number or np.isnan(above)):
-        raise ValueError(f"{where}: success_above = {above!r} must be a number or None")
+        raise ValueError(f"{where}: success_above = {above!r}: must be a number or None")
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
@@ -91,7 +96,16 @@ def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
         check_obs(
             tracing.check(task.global_state, method, "(state)", state), task.state_space, method
         )
+    started = time.perf_counter()
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
+    if time.perf_counter() - started < MOST_SECONDS:
+
+        @jax.jit
+        def first_reward(key: Key) -> Any:
+            state, _ = task.reset(key)
+            return task.step(key, state, action)[1].reward
+
+        tracing.check_finite(first_reward, f"{step} (reward)", key)
     if not agents:
         check_first_steps(task, where)
 

@@ -123,7 +123,7 @@ def check_spread(config: EnvConfig) -> None:
     for name, x in config.randomize.items():
         if not 0 <= x < 1:
             raise ValueError(
-                f"env.randomize.{name} = {x} must be at least 0 and below 1, because factors are "
+                f"env.randomize.{name} = {x}: must be at least 0 and below 1, because factors are "
                 f"sampled between 1 - {x} and 1 + {x}"
             )
 

@@ -244,7 +244,7 @@ def _check(path: tuple[str, ...], value: np.ndarray, array: NativeArray) -> None
     wrong = first_outside(value, *whole_range(array))
     if wrong is not None:
         raise ValueError(
-            f"{element_name(_name(path), wrong.at)} = {value[wrong.at]} must be an integer from "
+            f"{element_name(_name(path), wrong.at)} = {value[wrong.at]}: must be an integer from "
             f"{wrong.least} to {wrong.most}."
         )
 

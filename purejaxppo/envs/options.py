@@ -71,16 +71,16 @@ class Option:
         if self.parse is not None:
             return self.parse(name, value)
         if self.choices and not (isinstance(value, str) and value in self.choices):
-            raise ValueError(f"{name} = {value!r} must be one of {', '.join(self.choices)}")
+            raise ValueError(f"{name} = {value!r}: must be one of {', '.join(self.choices)}")
         value = self._typed(name, value)
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         if None not in (self.low, self.high) and not low <= value <= high:
-            raise ValueError(f"{name} = {value} must be between {low:g} and {high:g}")
+            raise ValueError(f"{name} = {value}: must be between {low:g} and {high:g}")
         if self.low is not None and not value >= low:
-            raise ValueError(f"{name} = {value} must be at least {low:g}")
+            raise ValueError(f"{name} = {value}: must be at least {low:g}")
         if self.above is not None and not value > self.above:
-            raise ValueError(f"{name} = {value} must be above {self.above:g}")
+            raise ValueError(f"{name} = {value}: must be above {self.above:g}")
         return value
 
     def _typed(self, name: str, value: Any) -> Any:
@@ -94,7 +94,7 @@ class Option:
         if kind in KINDS:
             raise ValueError(wrong_type(name, value, kind))
         type_name = type(self.default).__name__
-        raise ValueError(f"{name} = {value!r} must be a {type_name}, such as {self.default!r}")
+        raise ValueError(f"{name} = {value!r}: must be a {type_name}, such as {self.default!r}")
 
 
 Options = Mapping[str, Option]

@@ -79,7 +79,7 @@ def wants_global_state(config: EnvConfig) -> bool:
     """
     value = config.options.get(GLOBAL_STATE, False)
     if not isinstance(value, bool):
-        raise ValueError(f"env.options.{GLOBAL_STATE} = {value!r} must be true or false")
+        raise ValueError(f"env.options.{GLOBAL_STATE} = {value!r}: must be true or false")
     return value
 
 

@@ -39,7 +39,7 @@ def run(command: ExportFlags) -> int:
     target = Path(command.to).absolute()  # custom code may change the current folder
     agent = restore(command.run, command.checkpoint)
     if command.member != -1:
-        agent = agent.member(command.member)
+        agent = agent.member(command.member, "--member")
     agent.check_single("--to", command.run)
     print(export(agent, target, batch=command.batch, engine=command.engine, force=command.force))
     return 0

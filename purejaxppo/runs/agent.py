@@ -81,15 +81,19 @@ class Agent:
 
         return agent_file.load(Path(path), with_env_change(overrides, env))
 
-    def member(self, index: int) -> "Agent":
+    def member(self, index: int, argument: str = "member") -> "Agent":
         """Return one of the agents that were trained together.
+
+        Args:
+            index: index of the agent, from 0.
+            argument: name of the index in messages.
 
         Raises:
             ValueError: the index is out of range.
         """
         if not 0 <= index < max(len(self.members), 1):
             known = f"0 to {len(self.members) - 1}" if self.members else "0, the only agent"
-            raise ValueError(f"member = {index}: unknown agent. Use {known}.")
+            raise ValueError(f"{argument} = {index}: unknown agent. Use {known}.")
         if not self.members:
             return self
         state = jax.tree.map(lambda x: x[index], self.state)

@@ -132,9 +132,12 @@ class Evaluation(NamedTuple):
                 f"{len(r)} agents, {_episodes(r.shape[1])} each{note}: mean return {mean} ± {std} "
                 f"over agents (min {low}, max {high})"
             )
+        length = of_undiverged(self.lengths, r, self.cut).mean()
+        if x.size == 1:
+            return f"{_episodes(episodes)}{note}: return {mean}, length {length:.1f}"
         return (
             f"{_episodes(episodes)}{note}: return {mean} ± {std} (min {low}, max {high}), length "
-            f"{of_undiverged(self.lengths, r, self.cut).mean():.1f}"
+            f"{length:.1f}"
         )
 
 
@@ -332,12 +335,12 @@ def evaluate(
             supported.
     """
     if (count := whole(episodes)) is None:
-        raise ValueError(f"episodes = {episodes!r} must be a whole number")
+        raise ValueError(f"episodes = {episodes!r}: must be a whole number")
     episodes = count
     if episodes < 1:
-        raise ValueError(f"episodes = {episodes} must be at least 1")
+        raise ValueError(f"episodes = {episodes}: must be at least 1")
     if episodes > MOST_EPISODES:
-        raise ValueError(f"episodes = {episodes} must be at most {MOST_EPISODES}")
+        raise ValueError(f"episodes = {episodes}: must be at most {MOST_EPISODES}")
     agent = agent_of(agent)
     check_settings(AHEAD_OF_TIME)
     setup = replace(resolve(agent.config, members=agent.members), devices=tuple(jax.devices()))

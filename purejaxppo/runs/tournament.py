@@ -161,7 +161,7 @@ def rate(
     folder = Path(run).absolute()
     if games < 2 or games % 2:
         raise ValueError(
-            f"--episodes = {games} must be even with --elo, because each player begins half of "
+            f"--episodes = {games}: must be even with --elo, because each player begins half of "
             f"the games"
         )
     agents = restore_all(folder)

@@ -93,6 +93,14 @@ def test_the_total_loss_adds_coefficients_times_auxiliary_losses():
     np.testing.assert_allclose(total, without + 0.25 * mean_squares, rtol=1e-5)
 
 
+def test_an_auxiliary_loss_may_be_named_terms():
+    config = config_of(AuxiliaryLoss(examples.small_features, name="terms"))
+    _, _, metrics = trained(config)
+    plain = trained(config_of(f"{FILE}:small_features"))[2]
+    expected = plain.extras["losses/small_features"]
+    np.testing.assert_array_equal(metrics.extras["losses/terms"], expected)
+
+
 def test_next_obs_is_the_true_last_observation_at_the_end_of_an_episode():
     config = config_of(f"{FILE}:next_position", **{"env.max_episode_steps": 3})
     parts = make_parts(config)

@@ -233,7 +233,7 @@ def test_every_parameter_of_gymnax_is_traced(name, key):
 BAD = [
     ({"randomize": {"friktion": 0.1}}, PENDULUM, "It has max_speed, max_torque, dt, g, m, l"),
     ({"randomize": {"mass": 0.1}}, "dummy/vector", "dummy/vector has no parameters"),
-    ({"randomize": {"m": 1.0}}, PENDULUM, "env.randomize.m = 1.0 must be at least 0 and below 1"),
+    ({"randomize": {"m": 1.0}}, PENDULUM, "env.randomize.m = 1.0: must be at least 0 and below 1"),
     ({"randomize": {"m": -0.1}}, PENDULUM, "at least 0"),
     ({"randomize": {"mass": 0.1}}, "gymnasium/CartPole-v1", "runs on the host"),
     ({"randomize": {"max_steps_in_episode": 0.1}}, PENDULUM, "no such parameter"),

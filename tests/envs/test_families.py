@@ -50,7 +50,7 @@ def test_another_package_adds_a_family_by_an_entry_point(install, capsys):
     assert registry.task_names("maze") == ["maze/small", "maze/large"]
     assert registry.make(EnvConfig("maze/small"), 3).spec.max_episode_steps == 200
     assert "Did you mean 'maze/large'" in message("maze/larg")
-    with pytest.raises(ValueError, match=r"^env.options.reward = 0 must be above 0$"):
+    with pytest.raises(ValueError, match=r"^env.options.reward = 0: must be above 0$"):
         registry.make(EnvConfig("maze/small", options={"reward": 0}), 3)
     assert main(["list", "envs"]) == 0
     assert "maze/          corridors" in capsys.readouterr().out

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.toy
 
 def even(name, value):
     if value % 2:
-        raise ValueError(f"{name} = {value} must be even")
+        raise ValueError(f"{name} = {value}: must be even")
     return value // 2
 
 
@@ -38,17 +38,17 @@ def test_options_are_converted_to_their_declared_types():
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("size", 0, "env.options.size = 0 must be at least 1"),
+        ("size", 0, "env.options.size = 0: must be at least 1"),
         ("size", 1.5, "env.options.size = 1.5: must be a whole number"),
-        ("rate", 0.0, "env.options.rate = 0.0 must be above 0"),
-        ("rate", float("nan"), "env.options.rate = nan must be above 0"),
-        ("share", 1.5, "env.options.share = 1.5 must be between 0 and 1"),
-        ("share", float("nan"), "env.options.share = nan must be between 0 and 1"),
-        ("kind", "c", "env.options.kind = 'c' must be one of a, b"),
-        ("kind", 2, "env.options.kind = 2 must be one of a, b"),
+        ("rate", 0.0, "env.options.rate = 0.0: must be above 0"),
+        ("rate", float("nan"), "env.options.rate = nan: must be above 0"),
+        ("share", 1.5, "env.options.share = 1.5: must be between 0 and 1"),
+        ("share", float("nan"), "env.options.share = nan: must be between 0 and 1"),
+        ("kind", "c", "env.options.kind = 'c': must be one of a, b"),
+        ("kind", 2, "env.options.kind = 2: must be one of a, b"),
         ("file", 3, "env.options.file = 3: must be a string"),
-        ("half", 3, "env.options.half = 3 must be even"),
-        ("slots.red", 0, "env.options.slots.red = 0 must be at least 1"),
+        ("half", 3, "env.options.half = 3: must be even"),
+        ("slots.red", 0, "env.options.slots.red = 0: must be at least 1"),
         ("slots.", 1, "env.options.slots.: toy/task has no such option. Did you mean"),
         ("sise", 1, "env.options.sise: toy/task has no such option. Did you mean 'size'?"),
         ("zzz", 1, "env.options.zzz: toy/task has no such option. It has size, rate, share"),
@@ -80,7 +80,7 @@ def test_options_of_the_simulator_are_passed_to_the_adapter():
         "size": 2,
         "wind": "strong",
     }
-    with pytest.raises(ValueError, match="size = 0 must be at least 1"):
+    with pytest.raises(ValueError, match="size = 0: must be at least 1"):
         families.with_checked_options(family, "task", EnvConfig("toy/task", options={"size": 0}))
 
 

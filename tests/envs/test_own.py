@@ -249,7 +249,7 @@ def test_success_above_may_have_any_numeric_type(above, monkeypatch):
     monkeypatch.setattr(examples.Walk, "success_above", above, raising=False)
     assert (make(examples.Walk).spec.success_above, float) == (2.5, float)
     monkeypatch.setattr(examples.Walk, "success_above", np.nan)
-    with pytest.raises(ValueError, match="success_above = nan must be a number or None"):
+    with pytest.raises(ValueError, match="success_above = nan: must be a number or None"):
         make(examples.Walk())
 
 
@@ -340,7 +340,7 @@ def test_a_success_above_that_is_not_a_number_is_rejected(monkeypatch):
     class Wordy(examples.Walk):
         success_above = "ten"
 
-    with pytest.raises(ValueError, match="success_above = 'ten' must be a number or None"):
+    with pytest.raises(ValueError, match="success_above = 'ten': must be a number or None"):
         make(Wordy)
 
 
@@ -368,7 +368,7 @@ class Counts:
 
 @pytest.mark.toy
 def test_discrete_observations_out_of_range_in_the_first_steps_are_rejected():
-    with pytest.raises(ValueError, match="Counts: part time: observation = 3 must be an ") as e:
+    with pytest.raises(ValueError, match="Counts: part time: observation = 3: must be an ") as e:
         make(Counts(3))
     assert str(e.value).endswith("an integer from 0 to 2.")
     assert make(Counts(5)).spec.num_envs == 2

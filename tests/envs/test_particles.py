@@ -164,7 +164,7 @@ def test_wrong_particle_options_are_rejected():
         return str(error.value)
 
     assert "Did you mean 'num_agents'" in message("spread", agents=3)
-    assert "env.options.num_agents = 0 must be at least 1" in message("spread", num_agents=0)
+    assert "env.options.num_agents = 0: must be at least 1" in message("spread", num_agents=0)
     assert "must be a whole number" in message("tag", num_hunters=1.5)
     assert "must be true or false" in message("tag", continuous=1)
     assert "global_state = 'yes': must be true or false" in message("tag", global_state="yes")

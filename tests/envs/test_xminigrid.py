@@ -127,7 +127,7 @@ def test_reaching_the_goal_of_a_ruleset_gives_a_reward(benchmark_file, key):
     [
         (EMPTY, {"speed": 3}, "has no such option. It has direction, pocket, view_size"),
         (EMPTY, {"rules": True}, "has no such option"),
-        (EMPTY, {"view_size": 4}, r"view_size = 4 must be an odd number"),
+        (EMPTY, {"view_size": 4}, r"view_size = 4: must be an odd number"),
         (EMPTY, {"pocket": "yes"}, "pocket = 'yes': must be true or false"),
         (XLAND, {}, "needs a file of rulesets"),
         (XLAND, {"benchmark": "/no/such"}, "file not found"),

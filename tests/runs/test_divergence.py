@@ -55,6 +55,12 @@ class NoReward:
         return time, TaskStep(self.obs(time), jnp.float32(self.reward), NO, NO)
 
 
+class HugeReward(NoReward):
+    """A task whose reward is always 2e10."""
+
+    reward = 2e10
+
+
 class EveryThird(NoReward):
     """A task whose observation[1] is 1.9e12 at every third step."""
 
@@ -117,10 +123,21 @@ total_timesteps: {12 * updates}
 """
 
 
+def test_a_reward_that_is_nan_in_the_first_step_is_an_error_before_training(config_file, capsys):
+    config_file.write_text(config_of(f"jax/{__file__}:NoReward", 40))
+    assert train(config_file, "--run_dir", "run") == 2
+    out, err = capsys.readouterr()
+    assert out == "" and not Path("run").exists()
+    assert err == (
+        f"error: env.name = jax/{__file__}:NoReward: step (reward) returns values that are not "
+        f"finite. The first ones are [nan].\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "options", "value"),
     [
-        (f"jax/{__file__}:NoReward", "{}", "reward = nan"),
+        (f"jax/{__file__}:HugeReward", "{}", "reward = 2e10"),
         (f"gymnasium/{__file__}:Market", "{workers: thread}", "observation[1] = -inf"),
     ],
 )

@@ -346,7 +346,7 @@ def test_a_run_of_seeds_resumes_exactly(run):
 
 def test_an_agent_index_beyond_the_run_is_rejected(run, capsys):
     for flags, message in (
-        (["--member", "2"], "member = 2: unknown agent. Use 0 to 1."),
+        (["--member", "2"], "--member = 2: unknown agent. Use 0 to 1."),
         (["--member", "-2"], "--member = -2: must be at least -1"),
         (["--render", "x.gif"], "Select one with --member i, where i is 0 to 1."),
     ):

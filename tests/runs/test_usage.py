@@ -97,7 +97,7 @@ def test_help_is_printed_without_jax(name):
 
 def test_a_first_sentence_ends_before_the_second_and_not_at_a_citation():
     assert usage.first_sentence("Clip, as et al. 2017 do. More.") == "Clip, as et al. 2017 do."
-    assert usage.first_sentence("A file; empty:\nnone.") == "A file."
+    assert usage.first_sentence("A file; empty:\nnone. Or two.") == "A file; empty: none."
 
 
 def test_descriptions_are_the_docstrings_under_the_fields():

@@ -115,10 +115,11 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> AuxiliaryLoss
         return NONE
     entries = [as_auxiliary_loss(value) for value in config.terms]
     names = [entry.name for entry in entries]
-    if len(set(names)) < len(names) or set(names) & set(Losses._fields) or len(names) > MAX_LOSSES:
+    taken = Losses._fields[:-1]  # the last field is not a metric
+    if len(set(names)) < len(names) or set(names) & set(taken) or len(names) > MAX_LOSSES:
         raise ValueError(
             f"ppo.terms: invalid names {', '.join(names)}. Use at most {MAX_LOSSES} entries, each "
-            f"with a different name, other than {', '.join(Losses._fields)}."
+            f"with a different name, other than {', '.join(taken)}."
         )
     stored_rows = tuple(sorted({name for entry in entries for name in entry.rows}))
     outputs, arrays = example(policy.network_input, network, policy.distribution)

@@ -96,7 +96,7 @@ def _parameter(kind: type, name: str, value: Any) -> Any:
         ValueError: the value is a string.
     """
     if isinstance(value, str):
-        raise ValueError(f"{name} = {value!r} must be a number")
+        raise ValueError(f"{name} = {value!r}: must be a number")
     number = whole(value) if kind is int else None
     return value if number is None else number
 

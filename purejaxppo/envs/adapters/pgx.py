@@ -69,7 +69,9 @@ def _opponent(name: str, value: Any) -> Any:
         ValueError: the value is neither `random` nor a reference.
     """
     if value != RANDOM and not is_reference(str(value)):
-        raise ValueError(f"{name} = {value!r} must be random, or a custom function as file.py:name")
+        raise ValueError(
+            f"{name} = {value!r}: must be random, or a custom function as file.py:name"
+        )
     return value
 
 

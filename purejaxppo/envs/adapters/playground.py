@@ -185,7 +185,7 @@ def _checked(
     repeats = whole(settings["action_repeat"])
     if repeats is None or repeats < 1:
         raise ValueError(
-            f"env.options.action_repeat = {settings['action_repeat']!r} must be a whole number of "
+            f"env.options.action_repeat = {settings['action_repeat']!r}: must be a whole number of "
             f"at least 1"
         )
     limit = time_limit(settings["episode_length"], "env.options.episode_length", unlimited="")

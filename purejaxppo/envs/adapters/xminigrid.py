@@ -36,7 +36,7 @@ def _odd(name: str, value: Any) -> int:
     """
     side = whole(value)
     if side is None or side < 3 or side % 2 == 0:
-        raise ValueError(f"{name} = {value!r} must be an odd number of at least 3")
+        raise ValueError(f"{name} = {value!r}: must be an odd number of at least 3")
     return side
 
 

@@ -86,9 +86,9 @@ def test_wrong_names_and_options_get_a_one_sentence_error(tmp_path, monkeypatch)
             {"speedup": "fast"},
             "speedup = 'fast': must be a number",
         ),
-        ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0 must be at least 1"),
-        ("godot/editor", {"port": 99999}, "env.options.port = 99999 must be between 1 and 65535"),
-        ("unity/editor", {"port": 0}, "env.options.port = 0 must be between 1 and 65535"),
+        ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0: must be at least 1"),
+        ("godot/editor", {"port": 99999}, "env.options.port = 99999: must be between 1 and 65535"),
+        ("unity/editor", {"port": 0}, "env.options.port = 0: must be between 1 and 65535"),
         ("godot/game.x86_64", {"arguments": '"a'}, "'\"a': a quote is not closed"),
         ("unity/nothing", {"arguments": '"a'}, "'\"a': a quote is not closed"),
     ]:

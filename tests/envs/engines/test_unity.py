@@ -373,9 +373,9 @@ def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
     [
         ({"time_scal": 2.0}, {}, "no such option. Did you mean 'time_scale'"),
         ({"parameters.x": "fast"}, {}, "'fast': invalid parameter"),
-        ({"max_agents.A": 0}, {}, "max_agents.A = 0 must be at least 1"),
-        ({"timeout": 0.0}, {}, "timeout = 0.0 must be at least 1"),
-        ({"restarts": -1}, {}, "restarts = -1 must be at least 0"),
+        ({"max_agents.A": 0}, {}, "max_agents.A = 0: must be at least 1"),
+        ({"timeout": 0.0}, {}, "timeout = 0.0: must be at least 1"),
+        ({"restarts": -1}, {}, "restarts = -1: must be at least 0"),
         ({}, {"max_episode_steps": 5}, "Set Max Step of the agents in Unity"),
         ({}, {"name": "unity/no/such/Game"}, "no/such/Game not found in "),
     ],

@@ -101,10 +101,10 @@ def test_an_invalid_parameter_is_rejected(value, words):
     ("fields", "words"),
     [
         ({"randomize": {"mass": 0.2}}, r"env.randomize.mass: the parameter has no value"),
-        ({"randomize": {"g": 1.5}}, r"env.randomize.g = 1.5 must be at least 0 and below 1"),
+        ({"randomize": {"g": 1.5}}, r"env.randomize.g = 1.5: must be at least 0 and below 1"),
         ({"randomize": {"wind": 0.1}}, r"parameters.wind is random already"),
         ({"curriculum": {"g": "1 to 2"}}, r"env.curriculum.g and env.options.parameters.g both"),
-        ({"curriculum": {"a": "fast"}}, r"env.curriculum.a = 'fast' must be a ramp"),
+        ({"curriculum": {"a": "fast"}}, r"env.curriculum.a = 'fast': must be a ramp"),
     ],
 )
 def test_an_invalid_config_is_rejected_before_a_build_starts(fields, words):

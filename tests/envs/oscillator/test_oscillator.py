@@ -320,7 +320,7 @@ def test_the_same_ensemble_keeps_its_currents(key):
         ({"couplng": 0.1}, "env.options.couplng: oscillator/bvdp has no such option. Did you mean"),
         ({"coupling": "strong"}, "must be a number or a range such as 0.03..0.5"),
         ({"coupling": "0.5..0.1"}, "low must not be above high"),
-        ({"warmup": 10}, "env.options.warmup = 10 must be at least the history of 250"),
+        ({"warmup": 10}, "env.options.warmup = 10: must be at least the history of 250"),
         ({"num_neurons": 0}, "must be at least 1"),
         ({"skip": 1.5}, "must be a whole number"),
         ({"pulse": "square"}, "must be one of delta, current, biphasic"),

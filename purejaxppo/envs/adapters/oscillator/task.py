@@ -58,7 +58,7 @@ def _range(name: str, value: Any) -> tuple[float, float]:
         low, high = (float(part) for part in parts)
     except ValueError:
         raise ValueError(
-            f"{name} = {value!r} must be a number or a range such as 0.03..0.5"
+            f"{name} = {value!r}: must be a number or a range such as 0.03..0.5"
         ) from None
     if not low <= high:
         raise ValueError(f"{name} = {value!r}: low must not be above high")
@@ -105,7 +105,7 @@ def make(name: str, config: EnvConfig) -> "Oscillator":
     warmup = options["warmup"] or max(model.warmup, history)
     if warmup < history:
         raise ValueError(
-            f"env.options.warmup = {warmup} must be at least the history of {history} steps"
+            f"env.options.warmup = {warmup}: must be at least the history of {history} steps"
         )
     return Oscillator(
         model=model,

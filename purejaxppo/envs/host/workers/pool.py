@@ -383,7 +383,7 @@ class WorkerPool:
         """Start the workers and create the environments."""
         if num_envs < 1 or num_workers < 0:
             raise ValueError(
-                f"num_envs = {num_envs} must be at least 1, num_workers = {num_workers} at least 0."
+                f"num_envs = {num_envs}, num_workers = {num_workers}: must be at least 1 and 0."
             )
         self.make = make
         self.kind = kind
