@@ -53,7 +53,7 @@ def _randomization(name: str, value: Any) -> Any:
     """
     if not isinstance(value, bool) and not is_reference(str(value)):
         raise ValueError(
-            f"{name} = {value!r} must be true, false, or a custom function "
+            f"{name} = {value!r}: must be true, false, or a custom function "
             f"{extensions.RANDOMIZATION.signature} as file.py:name"
         )
     return value
