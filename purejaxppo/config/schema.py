@@ -495,7 +495,7 @@ class CheckpointConfig(Section):
 
 @dataclass(frozen=True)
 class LoggingConfig(Section):
-    """Metrics, videos, TensorBoard, Weights & Biases, custom loggers and log files."""
+    """Metrics, videos, loggers and log files."""
 
     interval: int = setting(0, low=0, high=2**50)
     """Environment steps between rows of metrics. 0: a hundredth of total_timesteps."""
