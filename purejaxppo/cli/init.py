@@ -32,7 +32,10 @@ TEMPLATES = {
     "robot": Template(
         "a robot in MuJoCo MJX, its model and a mesh",
         "robot.py",
-        ("--env.name", "jax/{file}:Balancer", "--total_timesteps", "500_000"),
+        (
+            *("--env.name", "jax/{file}:Balancer", "--ppo.rollout_length", "16"),
+            *("--total_timesteps", "1_000_000"),
+        ),
         ("balancer.xml", "chassis.obj"),
     ),
     "network": Template(
