@@ -245,7 +245,11 @@ class Checkpoints:
             if processes.is_main() and (self._folder / str(step)).exists():
                 self._set_aside(step)
             self._latest, self._saving = step, True
+            started = time.perf_counter()
             self._checkpointer.save(self._plain / str(step), args=ocp.args.Composite(**items))
+            size = sum(x.nbytes for x in jax.tree.leaves(arrays)) / 1e6
+            blocked = time.perf_counter() - started
+            log.debug("checkpoint: %d steps, %.2f MB, training waited %.3f s", step, size, blocked)
         if first:
             self._read_back(step)
         return True

@@ -15,6 +15,8 @@ from purejaxppo.config.hints import format_number
 if TYPE_CHECKING:
     from purejaxppo.runs.rows import Row
 
+log = logging.getLogger("purejaxppo")
+
 PATIENCE = 1.0
 """Seconds of waiting without output."""
 
@@ -128,7 +130,8 @@ class Console:
             self._task = self._bar.add_task("train", total=total, text="")
 
     def print_line(self, text: str) -> None:
-        """Print one line."""
+        """Print one line, also into the run's log file."""
+        log.debug("console: %s", text)
         self._console.print(text, markup=False)
 
     def warn(self, text: str) -> None:

@@ -65,13 +65,13 @@ def reported_error(run: Training, error: BaseException) -> BaseException:
         sentence = too_little_memory(run.config, error)
         # An evaluation failed. A failed chunk may have freed its state, and nothing can be saved.
         return OutOfMemoryError(sentence if run.state is None else f"{sentence} {save_first(run)}")
+    log.debug("the run failed", exc_info=error)
     if run.state is None or not isinstance(error, Exception):
         return error
     if isinstance(error, SimulatorError):
         return SimulatorError(f"{error}\n{save_first(run)}")
     if isinstance(error, Stopped | NotFiniteError) or processes.is_distributed():
         return error
-    log.debug("training failed", exc_info=True)
     message = " ".join(message_of(error).split())
     if not isinstance(error, OSError | CallbackError):
         message = f"{type(error).__name__}: {message}"

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -76,7 +77,10 @@ class Evaluate:
         keys = evaluation_keys(programs.key, run.progress.update)
         with run.console.announced("compiling the evaluation ..."):
             evaluate = programs.evaluate
+        started = time.perf_counter()
         outcome = jax.device_get(evaluate(agent, keys))
+        seconds, shape = time.perf_counter() - started, list(np.shape(outcome.returns))
+        log.debug("evaluation: %s episodes in %.2f s", shape, seconds)
         warning = warning_of_cut(outcome.returns, outcome.cut, max_steps)
         if warning and not self._warned_of_cut:
             run.console.warn(warning)
@@ -150,9 +154,31 @@ class WriteRows:
                 run.rows = [row | more for row, more in zip(run.rows, added, strict=True)]
         finally:
             run.loggers.write(run.rows)
-            for row in run.rows:
-                log.debug("%s", row)
+            if run.config.logging.log_file:
+                log_state(run)
         run.metrics = None
+
+
+def log_state(run: Training) -> None:
+    """Log the rows, and the shapes and ranges of observations and parameters."""
+    assert run.state is not None
+    for i, row in enumerate(run.rows):
+        log.debug("row of agent %d: %s", i, ", ".join(f"{k} {x:.6g}" for k, x in row.items()))
+    if not processes.is_distributed():  # each process has only a part of the state
+        trees = {"rollout: obs": run.state.rollout.obs, "update: params": run.state.agent.params}
+        for name, tree in trees.items():
+            for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(tree)):
+                log.debug("%s%s %s", name, jax.tree_util.keystr(path), describe(np.asarray(leaf)))
+
+
+def describe(x: np.ndarray) -> str:
+    """Describe an array: float32 [2, 3] from -1 to 1, mean 0, 0 not finite."""
+    if not x.size or not np.issubdtype(x.dtype, np.number):
+        return f"{x.dtype} {list(x.shape)}"
+    finite, values = x[np.isfinite(x)].astype(np.float64), ""
+    if finite.size:
+        values = f"from {finite.min():.4g} to {finite.max():.4g}, mean {finite.mean():.4g}, "
+    return f"{x.dtype} {list(x.shape)} {values}{x.size - finite.size} not finite"
 
 
 class RecordVideo:

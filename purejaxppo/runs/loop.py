@@ -1,5 +1,6 @@
 """The training loop: run a chunk of updates, then the hooks that are due."""
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
 from purejaxppo.runs.hooks import Save
 from purejaxppo.runs.training import Hook, Training
+
+log = logging.getLogger("purejaxppo")
 
 CHUNK_SECONDS = 1.0
 """Target duration of one call of `train_chunk`. Ctrl-C and the progress bar wait this long."""
@@ -53,6 +56,7 @@ def train_chunk(run: Training, updates: int) -> float:
     run.state = state  # only now, because the state before the chunk is saved if an update fails
     (seconds,) = processes.maximum(time.perf_counter() - started)
     run.progress.add(updates, metrics.env_steps, seconds)
+    log.debug("train: %d updates to update %d in %.3f s", updates, run.progress.update, seconds)
     run.speed = int(metrics.env_steps.sum()) / seconds
     run.add(metrics)
     return seconds

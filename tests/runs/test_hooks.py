@@ -1,5 +1,7 @@
 """Hooks of a run: videos during training."""
 
+import re
+
 import pytest
 from support.runs import train
 
@@ -80,3 +82,20 @@ def test_a_video_that_cannot_be_drawn_is_one_warning_and_the_run_completes(
         "continues.\n"
     ) in out
     assert read_csv(tmp_path / "run/metrics.csv")[-1]["update"] == 4
+
+
+def test_the_debug_log_has_lines_of_each_component(config_file, tmp_path):
+    flags = ["--logging.log_file", "debug.log", "--logging.tensorboard", "false"]
+    assert train(config_file, "--run_dir", "run", *flags) == 0
+    text = (tmp_path / "run/debug.log").read_text()
+    for pattern in (
+        r"compile: train traced in \d+\.\d s, compiled in \d+\.\d s\n",
+        r"train: 1 updates to update 1 in \d+\.\d+ s\n",
+        r"row of agent 0: .*losses/entropy 0\.\d+",
+        r"rollout: obs float32 \[1, 1, 4, 4\] from -?\d\S* to \d\S*, mean \S+, 0 not finite\n",
+        r"update: params\S* float32 \[1, \d+\] from ",
+        r"evaluation: \[1, 2\] episodes in \d+\.\d\d s\n",
+        r"checkpoint: 12\d steps, 0\.\d\d MB, training waited ",
+        r"console: evaluate: ",
+    ):
+        assert re.search(pattern, text), pattern

@@ -44,6 +44,9 @@ from purejaxppo.spaces import arrays_of, tree_of
 
 log = logging.getLogger("purejaxppo")
 
+LOGGED_STEPS = 1_000
+"""Steps between two lines of a debug log."""
+
 START_SECONDS = 60.0  # for a new interpreter to import `worker`
 MAX_OUTPUT_BYTES = 1_000_000
 """Number of bytes that the environments of a worker may print."""
@@ -392,6 +395,7 @@ class WorkerPool:
         self._workers: list[Handle] = []
         self._failure: WorkerError | None = None
         self._warns_as, self._steps = warns_as, 0
+        self._seconds = 0.0  # in steps since the last line of the debug log
         self.diverged_value = ""
         """See `bridge.Pool`."""
         guard = Guard() if kind == "process" else None
@@ -470,9 +474,15 @@ class WorkerPool:
             if part.shape != buffer.shape:
                 raise ValueError(f"actions have shape {part.shape}, expected {buffer.shape}")
             np.copyto(buffer, part, casting="same_kind")
+        started = time.perf_counter()
         values = self._exchange("step")
+        self._seconds += time.perf_counter() - started
         self.diverged_value = next(filter(None, values), self.diverged_value)
         self._steps += 1
+        if self._steps % LOGGED_STEPS == 0:
+            spent = LOGGED_STEPS, self.num_envs, self._seconds
+            log.debug("workers: %d steps of %d environments in %.3f s", *spent)
+            self._seconds = 0.0
         if self._steps == NUM_COMPARED and self._warns_as:
             self._warn()
         return copied(self._buffers.out, self._obs())
