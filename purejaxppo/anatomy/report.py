@@ -110,8 +110,8 @@ class Anatomy:
         return lines
 
     def _row(self, name: str, seconds: float, *quartiles: float) -> str:
-        times = " to ".join(f"{self.per_step(x):.2f}" for x in quartiles)
-        line = f"{name:28}{self.per_step(seconds):10.2f}{self.share(seconds):9.1%}   {times}"
+        times = " to ".join(f"{self.per_step(x):z.2f}" for x in quartiles)
+        line = f"{name:28}{self.per_step(seconds):z10.2f}{self.share(seconds):z9.1%}   {times}"
         return line.rstrip()
 
     def _worker_table(self) -> list[str]:
@@ -155,12 +155,12 @@ class Anatomy:
         right = max(spread.high for spread in spreads)
         for y, (piece, spread) in enumerate(zip(named, spreads, strict=True)):
             x = max(spread.high, 0) + 0.01 * right
-            axes.text(x, y, f"{self.share(piece.seconds.median):.1%}", va="center", fontsize=9)
+            axes.text(x, y, f"{self.share(piece.seconds.median):z.1%}", va="center", fontsize=9)
         axes.set_xlim(right=1.12 * right)
         axes.axvline(0, color="0.3", lw=0.8)
         axes.set_xlabel("microseconds per environment step; lines are quartiles")
         whole = self.per_step(self.whole.median)
-        title = f"{whole:.3g} microseconds per step, {format_short(self.steps_per_second)} steps/s"
+        title = f"{whole:,.1f} microseconds per step, {format_short(self.steps_per_second)} steps/s"
         axes.set_title(f"{self.description}\n{title}", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
         return figure

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from support.children import environment
+from support.unity import make_player
 
 import purejaxppo
 from purejaxppo.anatomy import stages
@@ -169,6 +170,16 @@ def test_pieces_of_host_simulators(slow, changes, pieces):
     assert names(result) == (*pieces, *OF_PPO)
     seeds = changes.get("num_seeds", 1)
     assert result.steps_per_update == 32 * seeds
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+def test_pieces_of_a_game_have_no_workers(tmp_path):
+    config = Config().replace(**SMALL | {"env.name": f"unity/{make_player(tmp_path)}"})
+    result = purejaxppo.anatomy(config.replace(env={"num_envs": 2}), quiet=True, seconds=1)
+    assert names(result) == ("simulator", "transfer to the program", *OF_PPO)
+    with pytest.raises(ValueError, match="is one game per environment"):
+        purejaxppo.anatomy(config, workers=[2], quiet=True)
 
 
 @pytest.mark.parametrize(
