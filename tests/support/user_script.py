@@ -183,13 +183,12 @@ def runs(folder: Path) -> ppo.Run:
 def sweeps(folder: Path) -> ppo.Sweep:
     """Sweep, and read the table."""
     table: ppo.Sweep = ppo.sweep(
-        "cartpole.yaml",
+        ppo.load_config("cartpole.yaml", SMALL),
         env=Walk,
         grid={"ppo": {"learning_rate": [1e-3, 1e-2]}},
         run_dir=folder / "sweep",
         quiet=True,
         num_seeds=2,
-        **SMALL,
     )
     best: ppo.Setting = table.best
     agents: list[ppo.Agent] = best.agents
