@@ -153,11 +153,21 @@ def test_the_tutorial_of_a_custom_robot_balances_in_numpy(reader):
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
-def test_the_python_code_of_the_readme_runs(reader):
-    for language, text in blocks("README.md"):
+@pytest.mark.parametrize(
+    ("page", "run"),
+    [
+        ("README.md", "gym"),
+        ("docs/index.md", "gym"),
+        ("docs/quickstart.md", "cartpole-s0"),
+        ("docs/from_others.md", "as-sb3"),
+    ],
+)
+def test_the_python_code_of_a_page_runs(reader, page, run):
+    for language, text in blocks(page):
         if language == "python":
-            reader.run(language, text, {"100_000": "20_000", "200_000": "20_000"})
-    assert (reader.folder / "runs/gym/config.yaml").is_file()
+            changes = {"100_000": "20_000", "200_000": "20_000", "episodes=100": "episodes=4"}
+            reader.run(language, text, changes)
+    assert (reader.folder / "runs" / run / "config.yaml").is_file()
 
 
 @pytest.mark.toy
