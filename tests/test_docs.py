@@ -70,7 +70,7 @@ def test_every_metric_column_is_documented():
     assert sorted(rows) == sorted(columns)
 
 
-@pytest.mark.parametrize("name", ["metrics", "tips", "troubleshooting", "from_others", *TUTORIALS])
+@pytest.mark.parametrize("name", ["metrics", "tips", "troubleshooting", *TUTORIALS])
 def test_settings_named_on_pages_exist(name):
     known = set(fields(Config()))
     sections = "|".join({field.partition(".")[0] for field in known if "." in field})
