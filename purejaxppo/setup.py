@@ -14,6 +14,7 @@ from purejaxppo.parallel.shards import Shards, largest_divisor
 
 if TYPE_CHECKING:
     from purejaxppo.learner import Parts
+    from purejaxppo.runs.agent import Agent
 
 MIN_ROWS = {"cpu": 64}
 """Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
@@ -40,6 +41,8 @@ class Setup:
     (): one agent, without a leading axis of agents."""
     change: "Callable[[Parts], Parts] | None" = None
     """Function from the config's parts to the parts to train with; None: no change."""
+    init: "Agent | None" = None
+    """Agent that a new run starts from, instead of that of `config.init_from`."""
     devices: tuple[jax.Device, ...] = ()
     """Devices of all processes over which the shards are divided; () before `divide`."""
     note: str = ""
@@ -56,6 +59,7 @@ def resolve(
     *,
     members: Sequence[Config] = (),
     change: "Callable[[Parts], Parts] | None" = None,
+    init: "Agent | None" = None,
 ) -> Setup:
     """Derive a setup from a config, without starting JAX.
 
@@ -63,10 +67,14 @@ def resolve(
         config: settings of the run.
         members: config of each agent, for a sweep or a population; empty: only seeds differ.
         change: function from the config's parts to the parts to train with.
+        init: agent that a new run starts from.
 
     Raises:
         ValueError: settings that the simulator does not support.
     """
+    other = "init_from" if config.init_from else "pretrain.teacher"
+    if init is not None and (config.init_from or config.pretrain.teacher):
+        raise ValueError(f"init and {other} exclude each other. Use one of them.")
     on_host = registry.on_host(config.env)
     check_vmappable(config, len(members) or config.num_seeds)
     if config.asynchronous and not on_host:
@@ -80,7 +88,7 @@ def resolve(
             f"on the host. Use ppo.reset_each_rollout = false."
         )
     lapack = registry.calls_lapack(config.env)
-    return Setup(config, on_host, lapack, tuple(members), change)
+    return Setup(config, on_host, lapack, tuple(members), change, init)
 
 
 def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:

@@ -210,6 +210,21 @@ class AgentState(struct.PyTreeNode):
     obs_stats: RunningStats  # statistics of observations; constant until the end of an update
 
 
+class LearnedState(AgentState):
+    """An agent with the statistics on which its critic's values depend.
+
+    Another run can start from it (`runs.warm_start`).
+    """
+
+    reward_stats: RunningStats  # statistics of discounted returns
+    value_stats: ValueStats  # statistics of value targets
+
+    @property
+    def agent(self) -> AgentState:
+        """The part needed to act."""
+        return AgentState(self.params, self.obs_stats)
+
+
 def state_field(*, local: bool = False, not_inherited: str = "", not_taught: str = "") -> Any:
     """Return a field of a training state, with metadata on how it is sharded and copied.
 
@@ -252,6 +267,12 @@ class TrainState(struct.PyTreeNode):
         not_inherited="parent and child need different random numbers",
         not_taught="the run has its own seed",
     )
+
+    @property
+    def learned(self) -> LearnedState:
+        """The agent, and the statistics of its rewards and value targets."""
+        agent = self.agent
+        return LearnedState(agent.params, agent.obs_stats, self.reward_stats, self.value_stats)
 
 
 def state_axes(kind: Any = TrainState) -> Any:

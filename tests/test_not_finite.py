@@ -186,7 +186,7 @@ def halve(tree):
 
 def test_a_killed_run_resumes_with_the_best_agent_of_its_last_checkpoint(saves):
     folder, state, reopen = saves
-    best = halve(state.agent)
+    best = halve(state.learned)
     reopen().save(state, Progress(1, 0.5, [20], [1.0], [10]), best)
     checkpoints = reopen()
     restored = restore(folder)

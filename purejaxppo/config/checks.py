@@ -133,6 +133,10 @@ def check_values(config: "Config") -> None:
             "env.privileged_obs = true requires env.obs_indices, which is empty. Set it to the "
             "indices that the policy observes."
         )
+    if config.init_from and config.pretrain.teacher:
+        raise ValueError("init_from and pretrain.teacher exclude each other. Use one of them.")
+    if config.init_from and not config.init_parts:
+        raise ValueError("init_parts is empty: init_from needs policy, critic or normalizers.")
     if config.logging.log_file and not config.logging.log_file.endswith(".log"):
         raise ValueError(f"logging.log_file = {config.logging.log_file}: must end in .log.")
     if not is_inside(config.logging.log_file):

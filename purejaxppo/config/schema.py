@@ -567,6 +567,20 @@ class Config(Section):
     callbacks: tuple[Code, ...] = setting((), code=True, free=True, swept=False)
     """Custom callbacks, as a list of file.py:Name. They are called between chunks of training, and
     can add metrics and stop the run."""
+    init_from: str = setting("", swept=False)
+    """Run folder whose agent this run starts from (warm start), for example with another reward,
+    terrain or number of environments. The optimiser and the schedules start from scratch. A run of
+    one agent starts all seeds; a run of several seeds starts an equal number of seeds, one each.
+    Empty: random parameters."""
+    init_checkpoint: str = setting("best", swept=False, needs="init_from")
+    """Checkpoint of init_from: best, last, or its number of environment steps."""
+    init_member: int = setting(-1, low=-1, high=2**12, swept=False, needs="init_from")
+    """Agent of init_from, from 0, if that run trained several. -1: all agents."""
+    init_parts: tuple[Literal["policy", "critic", "normalizers"], ...] = setting(
+        ("policy", "critic", "normalizers"), swept=False
+    )
+    """Parts of the agent that the run starts from: the policy, the critic, and the normalizers (the
+    statistics of observations and rewards). Other parts start from scratch."""
     run_dir: str = setting("", free=True, swept=False)
     """Folder of the run. Empty: runs/CONFIG-sSEED, followed by xNUM_SEEDS if num_seeds > 1. Without
     a config file, the task's name replaces CONFIG."""

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.agents import normalize
 from purejaxppo.agents.policy import Policy
 from purejaxppo.aliases import EnvAction, Key, Obs
 from purejaxppo.config.files import with_env_change
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.outside import SpaceConverter
-from purejaxppo.types import AgentAct, AgentState
+from purejaxppo.types import AgentAct, AgentState, LearnedState
 
 
 @dataclass(eq=False, repr=False)
@@ -28,6 +29,7 @@ class Agent:
 
     config: Config
     state: AgentState
+    """Parameters and statistics; a `LearnedState` if the statistics of values are known, too."""
     env_steps: int = 0
     """Number of environment steps that it was trained for."""
     members: tuple[Config, ...] = ()
@@ -290,8 +292,15 @@ def act_function(
     return policy.act_in_groups if grouped else policy.act
 
 
-def abstract_agents(config: Config, size: int) -> AgentState:
+def abstract_agents(config: Config, size: int) -> LearnedState:
     """Return the shapes of the parameters and statistics of `size` agents."""
-    agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
+    policy = Agent(config, AgentState({}, None)).policy  # type: ignore[arg-type]
+
+    def init(key: Key) -> LearnedState:
+        agent = policy.init(key)
+        reward_stats = normalize.init_stats(jnp.zeros(()))
+        value_stats = normalize.init_value_stats()
+        return LearnedState(agent.params, agent.obs_stats, reward_stats, value_stats)
+
     keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), size))
-    return jax.eval_shape(jax.vmap(agent.policy.init), keys)
+    return jax.eval_shape(jax.vmap(init), keys)

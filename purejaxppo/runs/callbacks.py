@@ -44,7 +44,7 @@ class CallbackContext:
     def agent(self) -> Agent:
         """The current agent or agents, as `restore` returns them."""
         steps = (self.env_steps,) * len(self.members)
-        agents = Agent(self.config, self.state.agent, self.env_steps, tuple(self.members), steps)
+        agents = Agent(self.config, self.state.learned, self.env_steps, tuple(self.members), steps)
         return agents if len(self.members) > 1 else agents.member(0)
 
 

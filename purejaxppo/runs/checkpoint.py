@@ -2,8 +2,9 @@
 
 A checkpoint has four items: `agent` (all that evaluations need), `train` (the rest of the
 TrainState), `progress` (host counters and the checksum of every array) and, after the first
-evaluation, `best` (the best agent so far). All arrays have a leading axis of agents. Orbax renames
-a checkpoint when it is complete, so a killed run still has its last complete checkpoint.
+evaluation, `best` (the `LearnedState` of the best agent so far). All arrays have a leading axis of
+agents. Orbax renames a checkpoint when it is complete, so a killed run still has its last complete
+checkpoint.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, named_write_errors
 from purejaxppo.runs.progress import Progress
-from purejaxppo.types import AgentState, TrainState, named_leaves
+from purejaxppo.types import LearnedState, TrainState, named_leaves
 
 log = logging.getLogger("purejaxppo")
 
@@ -46,6 +47,9 @@ T = TypeVar("T")
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Suffix of the folder of an unfinished checkpoint."""
 ITEMS = ("agent", "train", "progress", "best")
+STATISTICS = ("reward_stats.", "value_stats.")
+"""Start of the names of the arrays that a `LearnedState` adds to an `AgentState`. They are in the
+items `train` and `best`; in `best`, version 0.2 did not write them."""
 CHECKSUMS = "checksums"
 """Key of the checksums in the saved counters. Version 0.2 did not write it."""
 ZARR = "/.zarray"
@@ -97,19 +101,24 @@ class Checkpoint:
         saved = any(name.startswith("best.") for name in self.checksums or ())
         return saved or (self.folder / "best").is_dir()
 
-    def arrays(self, item: str) -> dict[str, np.ndarray]:
-        """Read all arrays of an item by name, and compare their checksums.
+    def arrays(self, item: str, names: tuple[str, ...] = ("",)) -> dict[str, np.ndarray]:
+        """Read arrays of an item by name, and compare their checksums.
 
         Random keys are returned as their data.
+
+        Args:
+            item: the item.
+            names: starts of the names of the arrays; by default, all arrays are read.
 
         Raises:
             CorruptError: an array cannot be read, or has changed.
         """
         with _reading(item), _plain_path(self.folder / item) as folder:
-            arrays = _read_arrays(folder)
+            arrays = _read_arrays(folder, names)
         if self.checksums is not None:
             current = checksums.of_arrays(_prefixed(item, arrays))
-            saved = {name: x for name, x in self.checksums.items() if name.startswith(f"{item}.")}
+            starts = tuple(f"{item}.{name}" for name in names)
+            saved = {name: x for name, x in self.checksums.items() if name.startswith(starts)}
             if wrong := sorted(dict(current.items() ^ saved.items())):
                 raise CorruptError(f"{wrong[0]} has a wrong checksum")
         return arrays
@@ -123,6 +132,22 @@ class Checkpoint:
         for item in ("agent", "train", *["best"] * self.has_best):
             self.arrays(item)
 
+    def learned_arrays(self, item: str) -> dict[str, np.ndarray]:
+        """Read the arrays of a `LearnedState`: the agent in `item` with its statistics.
+
+        For a best agent that version 0.2 saved, they are the last agent's statistics. If they
+        cannot be read, they are left out, because an agent can act without them.
+
+        Raises:
+            CorruptError: the agent cannot be read, or has changed.
+        """
+        arrays = self.arrays(item)
+        if any(name.startswith(STATISTICS) for name in arrays):
+            return arrays
+        with contextlib.suppress(CorruptError):
+            return self.arrays("train", STATISTICS) | arrays
+        return arrays
+
     def restore(self, item: str, template: Any) -> Any:
         """Read an item into the shapes, types and shardings of `template`.
 
@@ -130,7 +155,8 @@ class Checkpoint:
             CorruptError: see `arrays`.
             ValueError: the arrays do not match the template.
         """
-        return _placed(self.arrays(item), template, self.folder)
+        arrays = self.learned_arrays(item) if item == "best" else self.arrays(item)
+        return _placed(arrays, template, self.folder)
 
 
 class Checkpoints:
@@ -207,7 +233,7 @@ class Checkpoints:
         """Read the counters of the last checkpoint."""
         return Checkpoint.open(self._folder / str(self._latest)).progress
 
-    def save(self, state: TrainState, progress: Progress, best: AgentState | None = None) -> bool:
+    def save(self, state: TrainState, progress: Progress, best: LearnedState | None = None) -> bool:
         """Start to save the whole state in the background.
 
         The state is copied first, so the caller may donate it. The first checkpoint of a run is
@@ -267,7 +293,7 @@ class Checkpoints:
                         f"({error}). Train into another --run_dir, on another file system."
                     ) from error
 
-    def restore(self, template: TrainState) -> tuple[TrainState, AgentState | None, Progress]:
+    def restore(self, template: TrainState) -> tuple[TrainState, LearnedState | None, Progress]:
         """Load the state, the best agents and the counters of the last checkpoint.
 
         Args:
@@ -280,7 +306,7 @@ class Checkpoints:
         agent = saved.restore("agent", template.agent)
         without_agent = template.replace(agent=None)
         train = _with_empty(saved.restore("train", _without_empty(without_agent)), without_agent)
-        best = saved.restore("best", template.agent) if saved.has_best else None
+        best = saved.restore("best", template.learned) if saved.has_best else None
         return train.replace(agent=agent), best, saved.progress
 
     def wait(self) -> None:
@@ -360,8 +386,8 @@ def _plain_path(folder: Path) -> Iterator[Path]:
         yield link
 
 
-def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an item by name.
+def _read_arrays(folder: Path, starts: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Read the arrays of an item whose names start with one of `starts`, by name.
 
     Orbax is not used here, because its unfinished reads print tracebacks after a corrupt array.
     """
@@ -369,6 +395,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
     keys = ts.KvStore.open(store, context=context).result().list().result()
     names = [key.decode().removesuffix(ZARR) for key in keys if key.decode().endswith(ZARR)]
+    names = [name for name in names if name.startswith(starts)]
     if not names:
         raise FileNotFoundError(errno.ENOENT, "no arrays found")
     opened = [
@@ -417,7 +444,7 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
             f"{folder}: the checkpoint does not match the run's config.yaml. One of them was "
             f"edited, is corrupt, or was written by another version."
         )
-    placed = [_place(arrays[name], x) for name, x in leaves.items()]
+    placed = [place(arrays[name], x) for name, x in leaves.items()]
     return jax.tree.unflatten(jax.tree.structure(template), placed)
 
 
@@ -453,7 +480,7 @@ def _with_episode_metrics(
     return {name: x for name, x in arrays.items() if name not in names} | zeros
 
 
-def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
+def place(array: np.ndarray, like: jax.Array) -> jax.Array:
     """Put an array on the devices of another array; each process stores its part."""
     if _is_key(like):
         wrap = functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(like))
@@ -543,6 +570,8 @@ def restore(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         abstract_agents(config, len(members)),
     )
+    if not any(name.startswith(STATISTICS) for name in arrays):
+        template = template.agent
     state = _placed(arrays, template, saved.folder)
     progress = saved.progress
     best = item == "best"
@@ -612,7 +641,7 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[s
     folder /= str(step)
     try:
         saved = Checkpoint.open(folder)
-        return saved, "agent", saved.arrays("agent")
+        return saved, "agent", saved.learned_arrays("agent")
     except CorruptError as error:
         if not folder.is_dir():
             raise CorruptError(
@@ -628,7 +657,7 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[st
 
     def read(saved: Checkpoint) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
         item = "best" if best and saved.has_best else "agent"
-        return saved, item, saved.arrays(item)
+        return saved, item, saved.learned_arrays(item)
 
     folder = run_dir / "checkpoints"
     advice = "Try checkpoint = last, or restore a backup." if best else "Restore a backup."

@@ -46,6 +46,7 @@ MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
 SWEEP = "sweep.yaml"
 """File that marks the folder of a sweep."""
+INIT = "init.json"
 VIDEO = "video.mp4"
 VIDEOS = "videos"
 RATINGS = ("elo.csv", "elo.png")
@@ -65,6 +66,8 @@ RUN_FILES = (
     *RATINGS,
     VERSIONS,
     f".{VERSIONS}",
+    INIT,
+    f".{INIT}",
     ".config.yaml",
     copies.CODE,
     MEMBERS,
@@ -241,7 +244,8 @@ def with_absolute_paths(config: Config) -> Config:
     Paths are resolved once, because custom code may change the working directory.
     """
     files = [file for ref in code_refs(config) for file in files_in(ref.text)]
-    names = {*files, *registry.paths(config.env), str(config.pretrain.teacher)} - {""}
+    folders = str(config.pretrain.teacher), str(config.init_from)
+    names = {*files, *registry.paths(config.env), *folders} - {""}
     places = {name: Path(name).expanduser() for name in names}
     return with_copies(
         config,

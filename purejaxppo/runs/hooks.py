@@ -66,8 +66,8 @@ class Evaluate:
         better = [beats(score, best) for score, best in zip(scores, p.member_best, strict=True)]
         for i in np.flatnonzero(better):
             p.member_best[i], p.member_best_steps[i] = scores[i], p.member_steps[i]
-        best_so_far = agent if run.best is None else run.best
-        run.best = self._select_better(np.asarray(better), best_so_far, agent)
+        best_so_far = run.state.learned if run.best is None else run.best
+        run.best = self._select_better(np.asarray(better), best_so_far, run.state.learned)
         run.rows = [row | score for row, score in zip(run.rows, evaluated, strict=True)]
         run.evaluated = True
 
@@ -99,7 +99,7 @@ class Evaluate:
         if run.best is None or before is None or not changed:
             p.eval_settings = settings
             return
-        scores = [row["eval/return_mean"] for row in self._rows(run, run.best)]
+        scores = [row["eval/return_mean"] for row in self._rows(run, run.best.agent)]
         p.eval_settings = settings  # only now, because a simulator may fail before
         p.member_best = [
             None if best is None else (-math.inf if math.isnan(score) else score)
@@ -113,6 +113,22 @@ class Evaluate:
             f"{changed}. The best agent so far was evaluated again: {after} (before: "
             f"{format_number(before)})"
         )
+
+
+def evaluate_start(run: Training) -> None:
+    """Evaluate the agents of a warm start before the first update, and write a row for each.
+
+    The best agent of the run is therefore at least as good as the agent that it started from.
+    """
+    run.rows = [
+        {"member": i, "seed": member.seed, "global_step": 0, "update": 0}
+        for i, member in enumerate(run.members)
+    ]
+    Evaluate(run).act(run)
+    run.loggers.write(run.rows)
+    score = run.progress.best_return
+    if score is not None:
+        run.console.print_line(f"evaluation before training: return {format_number(score)}")
 
 
 def beats(score: float, best: float | None) -> bool:

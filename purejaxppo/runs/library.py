@@ -228,6 +228,7 @@ def train(
     callbacks: Any = (),
     loggers: Any = (),
     parts: Callable[[Parts], Parts] | None = None,
+    init: Agent | None = None,
     clobber: bool = False,
     quiet: bool = False,
     **changes: Any,
@@ -253,6 +254,8 @@ def train(
         loggers: one or a list, in addition to the config's: classes derived from `Logger`, of which
             each agent gets an object, or objects, which log the mean of the agents.
         parts: a function from the parts that the config selects to the parts to train with.
+        init: agent that a new run starts from, such as `run.best`, instead of a run folder
+            (`init_from`). `init_parts` selects its parts.
         clobber: delete an earlier run in this folder and start from scratch.
         quiet: print nothing.
         changes: other values of config fields: total_timesteps=1_000_000, ppo={"gamma": 0.98}. A
@@ -276,7 +279,7 @@ def train(
             if more := more if is_list(more) else [more]:
                 full = full.replace(**{field: (*values, *more)})
         folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
-        code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts)
+        code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts, init=init)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code:

@@ -9,7 +9,7 @@ import numpy as np
 
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
-from purejaxppo.runs.hooks import Save
+from purejaxppo.runs.hooks import Save, evaluate_start
 from purejaxppo.runs.training import Hook, Training
 
 log = logging.getLogger("purejaxppo")
@@ -30,6 +30,8 @@ def loop(run: Training, hooks: Sequence[Hook], interrupt: Interrupt) -> None:
     p, every, programs = run.progress, run.intervals, run.programs
     every.begin(every.done(p))
     run.call("on_start")
+    if run.warm and every.eval:
+        evaluate_start(run)
     chunk, first = FIRST_CHUNK_UPDATES, p.update
     while not (every.ended(p) or run.stopped or processes.interrupted(interrupt)):
         if p.update > first:

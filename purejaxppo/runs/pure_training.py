@@ -16,10 +16,12 @@ from purejaxppo.envs import registry
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
+from purejaxppo.runs import warm_start
+from purejaxppo.runs.agent import Agent
 from purejaxppo.setup import resolve
 from purejaxppo.types import (
-    AgentState,
     Hyperparams,
+    LearnedState,
     Losses,
     Metrics,
     Trained,
@@ -51,7 +53,7 @@ class TrainResult(NamedTuple):
     It acts, can be saved to a file, and is evaluated, exported and drawn like that of a run.
     """
 
-    agent: AgentState
+    agent: LearnedState
     curves: Curves
 
     def seed(self, index: int) -> "TrainResult":
@@ -112,6 +114,7 @@ def make_train(
     *,
     env: Any = None,
     parts: Callable[[Parts], Parts] | None = None,
+    init: Agent | None = None,
     num_points: int = 100,
 ) -> Train:
     """Return a pure function (key, hyperparams) -> TrainResult that runs a whole training.
@@ -133,6 +136,7 @@ def make_train(
         env: an environment as for `train`, instead of the config's environment and its options.
         parts: a function from the parts that the config selects to the parts to train with, such as
             `lambda parts: parts._replace(advantages=...)`.
+        init: agent that all trainings start from, instead of a run folder (`init_from`).
         num_points: number of points of each curve, at most one per update.
 
     Raises:
@@ -144,12 +148,13 @@ def make_train(
         raise ValueError(
             "asynchronous = true is not supported by make_train. Use asynchronous = false."
         )
-    setup = resolve(with_env(config, env), change=parts)
+    setup = resolve(with_env(config, env), change=parts, init=init)
     config, built = setup.config, make_parts(setup.config, change=setup.change)
     unused = without_effect([config]) if parts is None else []
     for line in (*unused, *registry.warnings_of(config.env, built.env.spec)):
         log.warning(line)
-    init, train_chunk = init_program(built), train_program(built)
+    source = warm_start.load(setup, built) if warm_start.is_set(setup) else None
+    init_state, train_chunk = init_program(built), train_program(built)
     default = make_hyperparams(config)
     updates = config.num_updates
     points = min(num_points, updates)
@@ -160,10 +165,11 @@ def make_train(
         def point(state: TrainState, num_updates: Array) -> Trained:
             return train_chunk(state, hyperparams, num_updates)
 
-        state, metrics = jax.lax.scan(
-            point, init(key, shard_ids(built)), jnp.asarray(chunks.ravel())
-        )
-        return TrainResult(state.agent, curves(merged(metrics, points), built.env.spec.metrics))
+        state = init_state(key, shard_ids(built))
+        if source is not None:
+            state = warm_start.started(source, built, state, warm_start.on_device)
+        state, metrics = jax.lax.scan(point, state, jnp.asarray(chunks.ravel()))
+        return TrainResult(state.learned, curves(merged(metrics, points), built.env.spec.metrics))
 
     closable = cast(Train, train)
     closable.close = built.env.close

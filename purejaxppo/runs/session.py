@@ -22,7 +22,8 @@ from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import awake, places, processes
-from purejaxppo.runs import pretraining
+from purejaxppo.runs import pretraining, warm_start
+from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.console import Console, format_duration, format_short, print_line
 from purejaxppo.runs.devices import start_jax
@@ -110,6 +111,7 @@ def train(
     clobber: bool = False,
     quiet: bool = False,
     change: Callable[[Parts], Parts] | None = None,
+    init: Agent | None = None,
     place: places.Place = places.ALONE,
 ) -> int:
     """Train in a run folder, from scratch or from the last checkpoint.
@@ -120,6 +122,7 @@ def train(
         clobber: delete an earlier run in this folder.
         quiet: print nothing.
         change: a function from the parts that the config selects to the parts to train with.
+        init: agent that a new run starts from.
         place: rank of this process and number of processes that train together.
 
     Returns:
@@ -132,7 +135,7 @@ def train(
     quiet = quiet or place.index > 0
     named, config, run_dir = run_dir, with_absolute_paths(config), run_dir.absolute()
     with processes.raise_together():
-        setup = resolve(config, change=change)
+        setup = resolve(config, change=change, init=init)
         devices = start_jax(setup, place)
     processes.check_equal(repr((config, str(named), clobber, place.count, VERSIONS)))
     with processes.raise_together():
@@ -142,8 +145,10 @@ def train(
             setup, notes = resumed_setup(setup, named, quiet=quiet)
         setup = divide(setup, devices)
         programs = Programs(setup)
-        if setup.config.pretrain.teacher and not (run_dir / CONFIG).is_file():
-            pretraining.load_teacher(setup.config, programs.parts.policy)
+        if not clobber and init is not None and any(run_dir.glob("checkpoints/[0-9]*")):
+            warm_start.check_resumed(init, run_dir)
+        elif clobber or not (run_dir / CONFIG).is_file():
+            check_start(programs)
     programs = without_hang(programs)
     with locked_folder(programs.setup, run_dir, clobber=clobber) as copied:
         run = open_training(programs, run_dir, make_console(programs, quiet=quiet))
@@ -159,6 +164,18 @@ def train(
         for warning in unused:
             run.console.warn(warning)
         return execute(run)
+
+
+def check_start(programs: Programs) -> None:
+    """Check the agent that a new run starts from, or its teacher.
+
+    Raises:
+        ValueError: see `warm_start.load` and `pretraining.load_teacher`.
+    """
+    if programs.setup.config.pretrain.teacher:
+        pretraining.load_teacher(programs.setup.config, programs.parts.policy)
+    if warm_start.is_set(programs.setup):
+        warm_start.load(programs.setup, programs.parts)
 
 
 def check_logging(config: Config, run_dir: Path) -> None:
@@ -269,6 +286,12 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         state = pretraining.teach(programs.parts, programs.key, state, programs.setup.change)
         teacher, updates = config.pretrain.teacher, config.pretrain.updates
         console.print_line(f"pretrained on the teacher {teacher} for {updates} updates")
+    if warm_start.is_set(programs.setup) and not resumes:
+        with processes.raise_together():
+            main, parts = processes.is_main(), programs.parts
+            state, line = warm_start.begin(programs.setup, parts, state, run.run_dir, record=main)
+        run.warm = True
+        console.print_line(line)
     if processes.is_main():
         # Only now may this config replace the one on disk, because the checkpoint matches it.
         record_run(config, run.run_dir, run.members)
@@ -288,7 +311,8 @@ def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
     success = () if programs.success_above is None else (SUCCESS,)
     of_env = env_columns(programs.spec.metrics)
     columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *programs.parts.metric_names, *columns)
-    run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", p.update, columns))
+    update = -1 if run.warm else p.update  # row 0, of an earlier start, is written again
+    run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", update, columns))
     opening = Opening(
         run.config, run.run_dir, run.members, p.member_steps, run.checkpoints.finished
     )

@@ -24,7 +24,7 @@ from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import eval_settings
 from purejaxppo.runs.rows import Row, metrics_row
-from purejaxppo.types import AgentState, Hyperparams, Metrics, TrainState
+from purejaxppo.types import Hyperparams, LearnedState, Metrics, TrainState
 
 
 @dataclass
@@ -43,8 +43,10 @@ class Training:
     loggers: Loggers = field(default_factory=Loggers)
     state: TrainState | None = None
     """State after the last chunk; None before training starts."""
-    best: AgentState | None = None
+    best: LearnedState | None = None
     """Best agent of each seed so far; None before the first evaluation."""
+    warm: bool = False
+    """True if the run starts now, from a trained agent."""
     before: int = 0
     """`intervals.done` before the last chunk."""
     chunk: Metrics | None = None

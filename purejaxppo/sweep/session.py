@@ -14,6 +14,7 @@ from purejaxppo.config.files import as_text, dump, flatten, read_yaml, write_who
 from purejaxppo.config.run_files import with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.parts import make_parts
+from purejaxppo.runs import warm_start
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.folder import SWEEP, copy_code, imports_of, run_folder, with_absolute_paths
 from purejaxppo.runs.population import Rules
@@ -133,7 +134,10 @@ def check_members(members: Sequence[Config], command: SweepFlags) -> None:
     if command.launcher == "local":
         start_jax(setups[0])
         for setup in setups:
-            make_parts(replace(setup.config, num_seeds=1)).env.close()
+            parts = make_parts(replace(setup.config, num_seeds=1))
+            if warm_start.is_set(setup):
+                warm_start.load(setup, parts)
+            parts.env.close()
     for warning in without_effect(members):
         print(f"warning: {warning}", flush=True)
 

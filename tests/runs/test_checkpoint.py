@@ -249,7 +249,7 @@ def add_number(state, number):
 def save_numbered(checkpoints, state, *numbers):
     for number in numbers:
         progress = Progress(number, 0.5, [number], [float(number)], [number])
-        best = add_number(state.agent, number + 1)
+        best = add_number(state.learned, number + 1)
         checkpoints.save(add_number(state, number), progress, best)
         checkpoints.wait()
 
@@ -288,14 +288,14 @@ def resumed_at(run, state):
     number = progress.env_steps
     assert progress == Progress(number, 0.5, [number], [float(number)], [number])
     assert_equal(again, add_number(state, number))
-    assert_equal(best, add_number(state.agent, number + 1))
+    assert_equal(best, add_number(state.learned, number + 1))
     return number
 
 
 def read_at(run, state, checkpoint, plus):
     """Return the step of the agent that `restore` reads. Check every array."""
     agent = restore(run, checkpoint)
-    expected = jax.tree.map(lambda x: x[0], add_number(state.agent, agent.env_steps + plus))
+    expected = jax.tree.map(lambda x: x[0], add_number(state.learned, agent.env_steps + plus))
     assert_equal(agent.state, expected)
     return agent.env_steps
 
@@ -542,13 +542,13 @@ def test_arrays_may_be_deleted_right_after_save_returns(make_config, tmp_path):
     leaves, where = jax.tree.leaves(state), jax.tree.map(lambda x: x.sharding, state)
     expected = [np.array(jax.random.key_data(x) if is_key(x) else x) for x in leaves]
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(state, Progress(1, member_steps=[10]), state.agent)
+    checkpoints.save(state, Progress(1, member_steps=[10]), state.learned)
     for x in leaves:
         x.delete()
     checkpoints.close()
     again, best, _ = Checkpoints(tmp_path).restore(state)
     assert jax.tree.map(lambda x: x.sharding, again) == where
-    assert jax.tree.structure(best) == jax.tree.structure(state.agent)
+    assert jax.tree.structure(best) == jax.tree.structure(state.learned)
     for x, was in zip(jax.tree.leaves(again), expected, strict=True):
         found = jax.random.key_data(x) if is_key(x) else x
         assert isinstance(x, jax.Array)

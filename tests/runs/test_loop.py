@@ -333,7 +333,7 @@ def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_c
         raise SimulatorError("lost")
 
     run, _ = a_run(Saves(), make_config())
-    run.best, run.progress.member_best = object(), [10.0]
+    run.best, run.progress.member_best = SimpleNamespace(agent=None), [10.0]
     run.progress.eval_settings = eval_settings(make_config(eval={"max_steps": 7}))
     run.programs.key, run.programs.evaluate = jax.random.split(jax.random.key(0), 1), fails
     with pytest.raises(SimulatorError):
