@@ -73,8 +73,10 @@ def load(setup: Setup, parts: Parts) -> Source:
         for line in imports(folder):
             print_line(line)
         agent = restore(folder, config.init_checkpoint)
-        if config.init_member != -1:
-            agent = agent.member(config.init_member)
+        try:
+            agent = agent if config.init_member == -1 else agent.member(config.init_member)
+        except ValueError as error:
+            raise ValueError(f"init_from = {folder}: init_{error}") from error
         source = Source(agent, f"init_from = {config.init_from}")
     check_agents(source, setup, parts)
     check_spaces(source, parts)
@@ -100,11 +102,12 @@ def check_agents(source: Source, setup: Setup, parts: Parts) -> None:
 def check_spaces(source: Source, parts: Parts) -> None:
     """Raise ValueError if an observation or action has another form. Bounds may differ."""
     theirs, ours = source.agent.policy, parts.policy
-    for name, old, new in (
+    for name, *pair in (
         ("observation", theirs.network_input, ours.network_input),
         ("action", theirs.action, ours.action),
     ):
-        if without_bounds(old) == without_bounds(new):
+        old, new = map(without_bounds, pair)
+        if old == new:
             continue
         env, other = flatten(parts.config), flatten(source.agent.config)
         fields = [key for key in env if key.startswith("env.") and key not in FREE_ENV]
@@ -135,6 +138,8 @@ def check_network(source: Source, config: Config) -> None:
         return
     before, after = (effective(x, chosen) for x in (source.agent.config, config))
     differing = [name for name in after if before[name] != after[name]]
+    if source.agent.config.network.critic_hidden == config.network.critic_hidden:
+        differing = [name for name in differing if name != "network.critic_hidden"]
     if differing:
         settings = ", ".join(f"{name} = {show(before[name])}" for name in differing)
         here = ", ".join(show(after[name]) for name in differing)
