@@ -210,6 +210,10 @@ class AgentState(struct.PyTreeNode):
     obs_stats: RunningStats  # statistics of observations; constant until the end of an update
 
 
+STATISTICS = ("reward_stats.", "value_stats.")
+"""Start of the names of the arrays that a `LearnedState` adds to an `AgentState`."""
+
+
 class LearnedState(AgentState):
     """An agent with the statistics on which its critic's values depend.
 

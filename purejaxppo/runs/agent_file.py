@@ -1,6 +1,6 @@
 """Agents as single files: config, parameters and statistics in NumPy's npz format.
 
-A file has the arrays of an `AgentState` by name, such as `params.actor.w`, and a header in JSON.
+A file has the arrays of the agent's state by name, such as `params.actor.w`, and a header in JSON.
 """
 
 import json
@@ -20,7 +20,7 @@ from purejaxppo.config.schema import Config, as_data
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.agent import Agent, abstract_agents
-from purejaxppo.types import AgentState, named_leaves
+from purejaxppo.types import STATISTICS, AgentState, named_leaves
 
 FORMAT = 1
 """Version of the file format. Files of other formats are rejected."""
@@ -32,7 +32,7 @@ READ_ERRORS = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZi
 def save(agent: Agent, path: Path) -> None:
     """Write one or several agents to a file; see `Agent.save`."""
     arrays = {name: np.asarray(x) for name, x in named_leaves(jax.device_get(agent.state)).items()}
-    check(arrays, shapes_of(agent.config, agent.members), f"{path} cannot be written")
+    check(arrays, shapes_of(arrays, agent.config, agent.members), f"{path} cannot be written")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
     header = {
@@ -55,7 +55,7 @@ def load(path: Path, overrides: Mapping[str, Any]) -> Agent:
     members = tuple(config_of(member, overrides, path) for member in header["members"])
     if "env.name" in overrides:
         registry.check_code(config.env)
-    shapes = shapes_of(config, members)
+    shapes = shapes_of(arrays, config, members)
     check(arrays, shapes, str(path))
     leaves = [jax.device_put(arrays[name]) for name in named_leaves(shapes)]
     state = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
@@ -73,9 +73,13 @@ def config_of(data: Mapping[str, Any], overrides: Mapping[str, Any], path: Path)
     return from_dict(apply_overrides(renamed.upgrade(data), overrides), where=path.name)
 
 
-def shapes_of(config: Config, members: tuple[Config, ...]) -> AgentState:
-    """Return the shapes of the arrays of one or several agents."""
-    shapes = abstract_agents(config, max(len(members), 1))
+def shapes_of(
+    arrays: Mapping[str, np.ndarray], config: Config, members: tuple[Config, ...]
+) -> AgentState:
+    """Return the shapes of one or several agents, with statistics of values if `arrays` has any."""
+    learned = abstract_agents(config, max(len(members), 1))
+    has_statistics = any(name.startswith(STATISTICS) for name in arrays)
+    shapes: AgentState = learned if has_statistics else learned.agent
     if members:
         return shapes
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)

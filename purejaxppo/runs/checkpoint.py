@@ -38,7 +38,7 @@ from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, named_write_errors
 from purejaxppo.runs.progress import Progress
-from purejaxppo.types import LearnedState, TrainState, named_leaves
+from purejaxppo.types import STATISTICS, LearnedState, TrainState, named_leaves
 
 log = logging.getLogger("purejaxppo")
 
@@ -47,9 +47,6 @@ T = TypeVar("T")
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Suffix of the folder of an unfinished checkpoint."""
 ITEMS = ("agent", "train", "progress", "best")
-STATISTICS = ("reward_stats.", "value_stats.")
-"""Start of the names of the arrays that a `LearnedState` adds to an `AgentState`. They are in the
-items `train` and `best`; in `best`, version 0.2 did not write them."""
 CHECKSUMS = "checksums"
 """Key of the checksums in the saved counters. Version 0.2 did not write it."""
 ZARR = "/.zarray"
@@ -135,7 +132,8 @@ class Checkpoint:
     def learned_arrays(self, item: str) -> dict[str, np.ndarray]:
         """Read the arrays of a `LearnedState`: the agent in `item` with its statistics.
 
-        For a best agent that version 0.2 saved, they are the last agent's statistics. If they
+        The item `agent` lacks them, because they are in `train`, and so does `best` if version 0.2
+        saved it. The last agent's statistics are then used. If they
         cannot be read, they are left out, because an agent can act without them.
 
         Raises:

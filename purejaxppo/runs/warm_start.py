@@ -24,12 +24,12 @@ from purejaxppo.config.schema import Config
 from purejaxppo.learner import Parts
 from purejaxppo.runs import checksums
 from purejaxppo.runs.agent import Agent
-from purejaxppo.runs.checkpoint import STATISTICS, place, restore
+from purejaxppo.runs.checkpoint import place, restore
 from purejaxppo.runs.console import print_line
 from purejaxppo.runs.folder import INIT, imports
 from purejaxppo.setup import Setup
 from purejaxppo.spaces import Box, Dict, Space
-from purejaxppo.types import LearnedState, TrainState, named_leaves
+from purejaxppo.types import STATISTICS, LearnedState, TrainState, named_leaves
 
 CRITIC = ("critic", "critic_torso", "critic_memory")
 """Names of the critic's parameters. Others belong to the policy, or to auxiliary losses."""
