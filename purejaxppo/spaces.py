@@ -138,6 +138,18 @@ def network_input(space: Space, *, normalize_obs: bool = True, by_dtype: bool = 
     return Box(space.shape, slide=space.slide) if space.is_vector and normalize_obs else space
 
 
+def without_bounds(space: Space) -> Space:
+    """Return a space without the bounds of its Boxes, except of bytes, which are divided by 255.
+
+    Two spaces without bounds are equal if a network for one fits the other.
+    """
+    if isinstance(space, Dict):
+        return Dict(tuple((name, without_bounds(part)) for name, part in space.spaces))
+    if not isinstance(space, Box) or space.is_bytes:
+        return space
+    return replace(space, low=-np.inf, high=np.inf, slide=0)
+
+
 class Leaf(NamedTuple):
     """One array of a space."""
 

@@ -121,7 +121,9 @@ def train(config: str) -> Values:
     curves = {
         CURVES + name: column for name, column in trained.metrics.items() if name not in TIMES
     }
-    leaves = jax.tree_util.tree_leaves_with_path(trained.last.state)
+    state = trained.last.state
+    arrays = {"params": state.params, "obs_stats": state.obs_stats._asdict()}
+    leaves = jax.tree_util.tree_leaves_with_path(arrays)
     name = jax.tree_util.keystr
     return curves | {name(path, simple=True, separator="."): np.asarray(x) for path, x in leaves}
 

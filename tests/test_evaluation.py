@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.runs import setup_of
+from support.runs import error_of, setup_of
 
+import purejaxppo.cli.evaluate as evaluate_command
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv, VmapEnv
 from purejaxppo.parallel.shards import Shards
@@ -15,6 +16,7 @@ from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.episodes import Outcome
 from purejaxppo.runs.evaluation import Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.recording import record_states
 from purejaxppo.runs.rows import eval_row
 from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Discrete
@@ -152,3 +154,107 @@ def test_small_returns_are_printed_with_more_digits():
     assert str(games) == "1000 episodes: return 0.956 ± 0.293 (min -1.000, max 1.000), length 42.0"
     walks = Evaluation(np.array([250.0, 251.0]), np.full(2, 10))
     assert str(walks) == "2 episodes: return 250.5 ± 0.5 (min 250.0, max 251.0), length 10.0"
+
+
+PAID = """
+import jax.numpy as jnp
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box, Discrete
+
+
+class Paid:
+    max_episode_steps = 5
+    action = Discrete(2)
+
+    def __init__(self, pay=1.0, size=1):
+        self.pay, self.observation = pay, Box((size,))
+
+    def reset(self, key):
+        return jnp.zeros(self.observation.shape), jnp.zeros(self.observation.shape)
+
+    def step(self, key, state, action):
+        return state, TaskStep(state, jnp.float32(self.pay), jnp.array(False), jnp.array(False))
+"""
+"""A task that pays `pay` in each of 5 steps."""
+
+
+@pytest.fixture
+def paid(make_config, tmp_path):
+    """Return an untrained agent of `Paid`, which is evaluated with another reward."""
+    (tmp_path / "paid.py").write_text(PAID)
+    config = make_config(
+        env={"name": f"jax/{tmp_path / 'paid.py'}:Paid", "options": {"pay": 2.0}},
+        eval={"options": {"pay": 10.0}},
+    )
+    return Agent(config, jax.jit(make_parts(config).policy.init)(jax.random.key(1)))
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "expected", "text"),
+    [
+        (None, {}, 50, "2 episodes: return 50"),
+        ({"max_episode_steps": 3}, {}, 30, "with env.max_episode_steps = 3: 2 episodes: return 30"),
+        (None, {"env.options.pay": 4.0}, 20, "with env.options.pay = 4.0: 2 episodes: return 20"),
+        (None, {"env.options.pay": 2.0}, 10, "with env.options.pay = 2.0: 2 episodes: return 10"),
+        ({"options": {}}, {"env.max_episode_steps": 2}, 20, "with env.max_episode_steps = 2: "),
+        (None, {"env.options.pay": 10.0}, 50, "2 episodes: return 50"),
+    ],
+)
+def test_an_agent_is_evaluated_under_other_conditions_which_the_result_names(
+    env, changes, expected, text, paid
+):
+    """Explicit options take precedence over eval.options."""
+    result = evaluate(paid, 2, env=env, **changes)
+    np.testing.assert_array_equal(result.returns, [expected, expected])
+    assert str(result).startswith(text)
+    _, _, rewards = record_states(paid.with_env(env, **changes))
+    assert rewards.sum() == expected
+    assert not paid.conditions and evaluate(paid, 2).returns[0] == 50
+
+
+def test_several_agents_are_evaluated_under_the_same_conditions(paid):
+    state = jax.tree.map(lambda x: jnp.stack([x, x]), paid.state)
+    members = (paid.config, paid.config.replace(seed=1))
+    both = Agent(paid.config, state, 7, members, (7, 7)).with_env({"max_episode_steps": 4})
+    assert evaluate(both, 2).returns.tolist() == [[40, 40], [40, 40]]
+    assert both.member(1).conditions == {"env.max_episode_steps": 4}
+    assert both.member(1).config.seed == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env.options.size": 3}, r"^env\.options\.size = 3: the observation space is .*\(3,\)"),
+        (
+            {"env.name": "gymnax/CartPole-v1"},
+            r"env\.name = gymnax/CartPole-v1, .*: the observation",
+        ),
+        ({"ppo.gamma": 0.5}, r"^ppo\.gamma: only settings of the section env"),
+        ({"env.max_episode_stepz": 5}, "max_episode_stepz: unknown"),
+    ],
+)
+def test_conditions_that_do_not_fit_an_agent_are_refused(changes, message, paid):
+    with pytest.raises(ValueError, match=message):
+        evaluate(paid, 2, **changes)
+
+
+def test_the_command_evaluates_under_other_conditions_and_leaves_the_run_unchanged(
+    finished_run, capsys
+):
+    def contents():
+        return {p: p.read_bytes() for p in finished_run.rglob("*") if p.is_file()}
+
+    before = contents()
+    flags = ["--run", str(finished_run), "--episodes", "3"]
+    capsys.readouterr()
+    assert evaluate_command.main([*flags, "--env.max_episode_steps", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "with env.max_episode_steps = 5: 3 episodes: return 5 ± 0 " in out
+    assert contents() == before
+    for words, message in (
+        (["--env.obs_indices", "0", "1"], "env.obs_indices = [0, 1]: the observation space is"),
+        (["--ppo.gamma", "0.5"], "unknown flag --ppo.gamma"),
+        (["--elo", "--env.max_episode_steps", "5"], "--elo does not support other settings"),
+    ):
+        assert evaluate_command.main([*flags, *words]) == 2
+        assert message in error_of(capsys)

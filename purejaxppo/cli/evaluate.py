@@ -1,8 +1,10 @@
 """The command `purejaxppo evaluate --run runs/hopper-s0`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import EvaluateFlags
@@ -21,11 +23,11 @@ from purejaxppo.video import video
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return parser.run(lambda words: run(parser.parse(EvaluateFlags, words)), args)
+    return parser.run(lambda words: run(*parser.parse_with_env(EvaluateFlags, words)), args)
 
 
-def check(command: EvaluateFlags) -> None:
-    """Check the flags.
+def check(command: EvaluateFlags, changes: Mapping[str, Any]) -> None:
+    """Check the flags, with the settings of the environment that they change.
 
     Raises:
         ValueError: a flag is missing, or flags contradict each other.
@@ -42,11 +44,18 @@ def check(command: EvaluateFlags) -> None:
             "--elo rates all checkpoints of a run with sampled actions. Remove --checkpoint, "
             "--deterministic and --render."
         )
+    if command.elo and changes:
+        raise ValueError(f"--elo does not support other settings. Remove --{next(iter(changes))}.")
 
 
-def run(command: EvaluateFlags) -> int:
-    """Evaluate a run, print the result, and write a video if --render is given."""
-    check(command)
+def run(command: EvaluateFlags, changes: Mapping[str, Any] = MappingProxyType({})) -> int:
+    """Evaluate a run, print the result, and write a video if --render is given.
+
+    Args:
+        command: the flags.
+        changes: settings of the environment to change, by dotted name.
+    """
+    check(command, changes)
     # Custom code may change the current folder.
     run_dir, target = (Path(path).absolute() for path in (command.run, command.render))
     check_settings(AHEAD_OF_TIME)
@@ -63,6 +72,7 @@ def run(command: EvaluateFlags) -> int:
         agent = agent.member(command.member, "--member")
     if command.render:
         agent.check_single("--render", command.run)
+    agent = agent.with_env(**changes)
     settings = agent.config.eval
     if command.stochastic or command.deterministic:
         settings = dataclasses.replace(settings, stochastic=command.stochastic)
@@ -75,7 +85,8 @@ def run(command: EvaluateFlags) -> int:
     print(result)
     for name, mean in result.metric_means.items():
         print(f"  {name} {format_number(mean)}")
-    report(agent, run_dir, command.seed, deterministic=not settings.stochastic)
+    if not agent.conditions:  # the figure in the run folder shows the run's own environment
+        report(agent, run_dir, command.seed, deterministic=not settings.stochastic)
     if command.render:
         print(f"writing a video of another episode to {command.render} ...", flush=True)
         print(draw(agent, target, seed=command.seed, stochastic=settings.stochastic))

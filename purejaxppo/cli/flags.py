@@ -54,6 +54,9 @@ class EvaluateFlags:
     Examples:
       purejaxppo evaluate --run runs/hopper-s0 --episodes 200
       purejaxppo evaluate --run runs/hopper-s0 --render video.mp4
+      purejaxppo evaluate --run runs/hopper-s0 --env.randomize friction 0.5
+
+    Flags --env.* evaluate the agent in other conditions than those of the run.
     """
 
     run: str = ""

@@ -86,6 +86,22 @@ def parse(flags: type[F], words: Sequence[str]) -> F:
     return build_flags(flags, parsed)
 
 
+def parse_with_env(flags: type[F], words: Sequence[str]) -> tuple[F, dict[str, Any]]:
+    """Parse the command line of a command without a config that takes flags of the section env.
+
+    Returns:
+        The command's flags, and the values of the section env by dotted name.
+
+    Raises:
+        ValueError: a flag is unknown, or a value is invalid.
+    """
+    env_hints = {name: hint for name, hint in HINTS.items() if name.startswith("env.")}
+    hints = env_hints | flat_hints(flags)
+    parsed = read(words, hints)
+    check_known(parsed.unknown, hints, {}, dashes="--")
+    return build_flags(flags, parsed), _only(parsed.known, env_hints)
+
+
 def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:
     """Parse a command line whose flags override the config of --config, or the defaults.
 

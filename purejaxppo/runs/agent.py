@@ -1,6 +1,6 @@
 """Trained agents: parameters, config and actions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from purejaxppo.config.files import with_env_change
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.outside import SpaceConverter
+from purejaxppo.runs import conditions
 from purejaxppo.types import AgentAct, AgentState, LearnedState
 
 
@@ -37,6 +38,8 @@ class Agent:
     leading axis of agents. `member` selects one agent."""
     member_steps: tuple[int, ...] = ()
     """Number of environment steps that each agent was trained for."""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the environment that `with_env` changed, by dotted name."""
     _acting: "Acting | None" = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -99,7 +102,31 @@ class Agent:
         if not self.members:
             return self
         state = jax.tree.map(lambda x: x[index], self.state)
-        return Agent(self.members[index], state, self.member_steps[index])
+        steps = self.member_steps[index]
+        return Agent(self.members[index], state, steps, conditions=self.conditions)
+
+    def with_env(self, env: Any = None, **changes: Any) -> "Agent":
+        """Return the agent in another environment, for evaluations and videos.
+
+            agent.with_env({"max_episode_steps": 500}, **{"env.options.length": 2.0})
+
+        Args:
+            env: an environment, or a mapping of settings of the section env. `options` and
+                `randomize` replace those of the run; a dotted name changes one entry.
+            changes: settings of the section env by dotted name.
+
+        Raises:
+            ValueError: a setting is invalid, or changes the form of observations or actions.
+        """
+        new = with_env_change(changes, env)
+        if not new:
+            return self
+        config = conditions.changed(self.config, new)
+        members = tuple(conditions.changed(member, new) for member in self.members)
+        differing = {**self.conditions, **conditions.differences(self.config, config)}
+        agent = Agent(config, self.state, self.env_steps, members, self.member_steps, differing)
+        conditions.check_spaces(differing, self.policy, agent.policy)
+        return agent
 
     def check_single(self, operation: str, run: str, select: str = "--member i") -> None:
         """Check that this is one agent.

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.config.hints import format_number
 from purejaxppo.config.plain import whole
-from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import HostEnv, simulator_errors
@@ -26,6 +25,7 @@ from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.runs.agent import Agent, HasBest, act_function, agent_of
+from purejaxppo.runs.conditions import describe, evaluation_env
 from purejaxppo.runs.episodes import (
     MOST_DIVERGED,
     Outcome,
@@ -64,6 +64,8 @@ class Evaluation(NamedTuple):
     return: the slot never had an agent, and is not counted as an episode."""
     metrics: Mapping[str, np.ndarray] = MappingProxyType({})
     """[episodes] each: the environment's metrics by name; NaN if an episode has no value."""
+    conditions: Mapping[str, Any] = MappingProxyType({})
+    """Settings of the environment that differ from the run's, by dotted name; see `evaluate`."""
 
     def member(self, index: int) -> "Evaluation":
         """Return the results of one of several agents."""
@@ -104,7 +106,8 @@ class Evaluation(NamedTuple):
     def __str__(self) -> str:
         """Describe the returns and lengths in one line; of several agents, their mean returns."""
         success = "" if self.success_rate is None else f", success {self.success_rate:.1%}"
-        return self._statistics() + success
+        conditions = f"with {describe(self.conditions)}: " if self.conditions else ""
+        return conditions + self._statistics() + success
 
     def _statistics(self) -> str:
         r, agents = self.returns, has_agent(self.returns, self.cut)
@@ -156,11 +159,6 @@ def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
         f"steps. The mean return includes their returns so far. Increase eval.max_steps to play "
         f"them to their end."
     )
-
-
-def evaluation_env(config: Config) -> EnvConfig:
-    """Return the environment config of evaluations: that of the run, with `eval.options`."""
-    return replace(config.env, options={**config.env.options, **config.eval.options})
 
 
 def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
@@ -320,8 +318,12 @@ def evaluate(
     *,
     seed: int = 0,
     deterministic: bool | None = None,
+    env: Any = None,
+    **changes: Any,
 ) -> Evaluation:
     """Evaluate an agent over exactly `episodes` whole episodes.
+
+        ppo.evaluate(run, env={"max_episode_steps": 500}, **{"env.options.length": 2.0})
 
     Args:
         agent: an agent, or a run for its best agent. With several agents, each is evaluated.
@@ -329,6 +331,9 @@ def evaluate(
         seed: seed of the first states of episodes and of sampled actions.
         deterministic: True for the distribution's mode, False for samples, None for the setting of
             the run's evaluations.
+        env: another environment, or other settings of the section env, as for `Agent.with_env`.
+            The result lists them as `conditions`.
+        changes: such settings by dotted name.
 
     Raises:
         ValueError: `episodes` is below 1 or above `MOST_EPISODES`, or a setting of JAX is not
@@ -341,7 +346,7 @@ def evaluate(
         raise ValueError(f"episodes = {episodes}: must be at least 1")
     if episodes > MOST_EPISODES:
         raise ValueError(f"episodes = {episodes}: must be at most {MOST_EPISODES}")
-    agent = agent_of(agent)
+    agent = agent_of(agent).with_env(env, **changes)
     check_settings(AHEAD_OF_TIME)
     setup = replace(resolve(agent.config, members=agent.members), devices=tuple(jax.devices()))
     try:
@@ -388,4 +393,5 @@ def _evaluate(
     returns, lengths, cut, metrics = outcome
     if warning := warning_of_cut(returns, cut, agent.config.eval.max_steps):
         log.warning("%s", warning)
-    return Evaluation(returns, lengths, evaluator.env.spec.success_above, cut, metrics)
+    above = evaluator.env.spec.success_above
+    return Evaluation(returns, lengths, above, cut, metrics, agent.conditions)

@@ -228,7 +228,7 @@ def train(
     callbacks: Any = (),
     loggers: Any = (),
     parts: Callable[[Parts], Parts] | None = None,
-    init: Agent | None = None,
+    init: Agent | HasBest | None = None,
     clobber: bool = False,
     quiet: bool = False,
     **changes: Any,
@@ -254,8 +254,8 @@ def train(
         loggers: one or a list, in addition to the config's: classes derived from `Logger`, of which
             each agent gets an object, or objects, which log the mean of the agents.
         parts: a function from the parts that the config selects to the parts to train with.
-        init: agent that a new run starts from, such as `run.best`, instead of a run folder
-            (`init_from`). `init_parts` selects its parts.
+        init: agent that a new run starts from, or a run for its best agent, instead of a run
+            folder (`init_from`). `init_parts` selects its parts.
         clobber: delete an earlier run in this folder and start from scratch.
         quiet: print nothing.
         changes: other values of config fields: total_timesteps=1_000_000, ppo={"gamma": 0.98}. A
@@ -279,7 +279,8 @@ def train(
             if more := more if is_list(more) else [more]:
                 full = full.replace(**{field: (*values, *more)})
         folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
-        code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts, init=init)
+        start = None if init is None else agent_of(init)
+        code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts, init=start)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code:
@@ -329,6 +330,8 @@ def video(
     *,
     seed: int = 0,
     deterministic: bool | None = None,
+    env: Any = None,
+    **changes: Any,
 ) -> Path:
     """Write a video of one episode.
 
@@ -340,6 +343,8 @@ def video(
         seed: seed of the episode.
         deterministic: True for the distribution's mode, False for samples, None for the setting of
             the run's evaluations.
+        env: another environment, or other settings of the section env, as for `Agent.with_env`.
+        changes: such settings by dotted name.
 
     Returns:
         The path.
@@ -350,6 +355,7 @@ def video(
     one, path = agent_of(agent), Path(path)
     check_target(path)
     one.check_single("video", "this run", "agent.member(i)")
+    one = one.with_env(env, **changes)
     draw(one, path, seed=seed, stochastic=None if deterministic is None else not deterministic)
     return path
 

@@ -23,7 +23,8 @@ from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.parts import STATE_AXES, TrainProgram, init_program, make_parts, train_program
 from purejaxppo.runs.asynchronous import AsynchronousTraining
-from purejaxppo.runs.evaluation import Evaluator, evaluation_env, evaluation_shards
+from purejaxppo.runs.conditions import evaluation_env
+from purejaxppo.runs.evaluation import Evaluator, evaluation_shards
 from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, TrainState
 

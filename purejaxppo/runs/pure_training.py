@@ -17,7 +17,7 @@ from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
 from purejaxppo.runs import warm_start
-from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.agent import Agent, HasBest, agent_of
 from purejaxppo.setup import resolve
 from purejaxppo.types import (
     Hyperparams,
@@ -114,7 +114,7 @@ def make_train(
     *,
     env: Any = None,
     parts: Callable[[Parts], Parts] | None = None,
-    init: Agent | None = None,
+    init: Agent | HasBest | None = None,
     num_points: int = 100,
 ) -> Train:
     """Return a pure function (key, hyperparams) -> TrainResult that runs a whole training.
@@ -136,7 +136,8 @@ def make_train(
         env: an environment as for `train`, instead of the config's environment and its options.
         parts: a function from the parts that the config selects to the parts to train with, such as
             `lambda parts: parts._replace(advantages=...)`.
-        init: agent that all trainings start from, instead of a run folder (`init_from`).
+        init: agent that all trainings start from, or a run for its best agent, instead of a run
+            folder (`init_from`).
         num_points: number of points of each curve, at most one per update.
 
     Raises:
@@ -148,7 +149,9 @@ def make_train(
         raise ValueError(
             "asynchronous = true is not supported by make_train. Use asynchronous = false."
         )
-    setup = resolve(with_env(config, env), change=parts, init=init)
+    setup = resolve(
+        with_env(config, env), change=parts, init=None if init is None else agent_of(init)
+    )
     config, built = setup.config, make_parts(setup.config, change=setup.change)
     unused = without_effect([config]) if parts is None else []
     for line in (*unused, *registry.warnings_of(config.env, built.env.spec)):

@@ -17,8 +17,8 @@ from purejaxppo.envs.host.bridge import HostEnv, simulator_errors
 from purejaxppo.envs.worlds import MultiAgentEnv
 from purejaxppo.rollout import begin_episodes, step
 from purejaxppo.runs.agent import Agent, act_function
+from purejaxppo.runs.conditions import describe, evaluation_env
 from purejaxppo.runs.episodes import FirstEpisodes, add_step, max_rows, no_episodes_yet
-from purejaxppo.runs.evaluation import evaluation_env
 from purejaxppo.types import AgentState, RolloutState
 from purejaxppo.video import video
 
@@ -51,7 +51,7 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     deterministic = None if stochastic is None else not stochastic
     recorder = Recorder(agent.config, agent.policy, seed, deterministic=deterministic)
     try:
-        return recorder.write(agent.state, path)
+        return recorder.write(agent.state, path, conditions=describe(agent.conditions))
     finally:
         recorder.close()
 
@@ -106,10 +106,14 @@ class Recorder:
         """Close the environment."""
         self.env.close()
 
-    def write(self, state: AgentState, path: str | Path) -> str:
-        """Write a video of one episode of an agent, and return a line that describes it."""
+    def write(self, state: AgentState, path: str | Path, *, conditions: str = "") -> str:
+        """Write a video of one episode of an agent, and return a line that describes it.
+
+        `conditions` is added to the title.
+        """
         task, states, rewards, agents = self.record(state)
-        video.record(task, states, path, title=str(self._config.env.name), rewards=rewards)
+        title = f"{self._config.env.name} {conditions}".rstrip()
+        video.record(task, states, path, title=title, rewards=rewards)
         of_all = f" (sum over {agents} agents)" if agents > 1 else ""
         total = format_number(rewards.sum())
         return f"video: {short_path(Path(path))}, {len(rewards)} steps, return {total}{of_all}"

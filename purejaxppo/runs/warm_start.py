@@ -28,7 +28,7 @@ from purejaxppo.runs.checkpoint import place, restore
 from purejaxppo.runs.console import print_line
 from purejaxppo.runs.folder import INIT, imports
 from purejaxppo.setup import Setup
-from purejaxppo.spaces import Box, Dict, Space
+from purejaxppo.spaces import without_bounds
 from purejaxppo.types import STATISTICS, LearnedState, TrainState, named_leaves
 
 CRITIC = ("critic", "critic_torso", "critic_memory")
@@ -120,15 +120,6 @@ def check_spaces(source: Source, parts: Parts) -> None:
 
 FREE_ENV = ("env.num_envs", "env.reset", "env.stagger", "env.randomize", "env.max_episode_steps")
 """Settings of the environment that do not change its spaces."""
-
-
-def without_bounds(space: Space) -> Space:
-    """Return a space without the bounds of its Boxes, except of bytes, which are divided by 255."""
-    if isinstance(space, Dict):
-        return Dict(tuple((name, without_bounds(part)) for name, part in space.spaces))
-    if not isinstance(space, Box) or space.is_bytes:
-        return space
-    return replace(space, low=-np.inf, high=np.inf, slide=0)
 
 
 def check_network(source: Source, config: Config) -> None:
