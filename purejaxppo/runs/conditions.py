@@ -19,6 +19,8 @@ def evaluation_env(config: Config) -> EnvConfig:
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     """Return a config with other settings of the environment, which override `eval.options`, too.
 
+    Another environment starts without the options of the run's.
+
     Args:
         config: config of a run.
         changes: values by dotted name, such as env.max_episode_steps or env.options.length.
@@ -31,6 +33,8 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
         raise ValueError(
             f"{others[0]}: only settings of the section env can differ from those of the run."
         )
+    if "env.name" in changes:
+        config = config.replace(**{"env.options": {}, "eval.options": {}})
     options = set(changes.get("env.options", ()))
     options |= {entry for field, entry in map(field_of, changes) if field == "env.options"}
     kept = {name: value for name, value in config.eval.options.items() if name not in options}
