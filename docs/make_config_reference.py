@@ -50,6 +50,8 @@ def kind_text(hint: Any) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return ", ".join(f"`{choice}`" for choice in args)
+    if origin is tuple and typing.get_origin(args[0]) is Literal:
+        return f"list of {kind_text(args[0])}"
     if args and typing.get_origin(args[0]) is Literal:
         return f"{kind_text(args[0])}, or [custom code](own_code.md)"
     if origin is dict:
