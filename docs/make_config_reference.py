@@ -55,8 +55,8 @@ def kind_text(hint: Any) -> str:
     if args and typing.get_origin(args[0]) is Literal:
         return f"{kind_text(args[0])}, or [custom code](own_code.md)"
     if origin is dict:
-        kind = "Any" if args[1] == OptionValue else getattr(args[1], "__name__", "Scalar")
-        return f"`dict[str, {kind}]`"
+        item = "Any" if args[1] == OptionValue else getattr(args[1], "__name__", "Scalar")
+        return f"`dict[str, {args[1] if typing.get_origin(args[1]) is tuple else item}]`"
     return f"`{hint if args else hint.__name__}`"
 
 

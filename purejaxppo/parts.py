@@ -32,7 +32,7 @@ from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.rollout import init_rollout
-from purejaxppo.spaces import example
+from purejaxppo.spaces import Dict, example
 from purejaxppo.streams import NEW_EPISODES, stream
 from purejaxppo.types import (
     Estimates,
@@ -69,6 +69,7 @@ def make_parts(
     config = replace(config, num_shards=max(config.num_shards, 1))
     env = make_env(config)
     policy = Policy(config, env.spec)
+    check_input_hidden(config, policy)
     windows = env.spec.known_starts and not env.spec.absent
     starts = env.starts if windows else None
     settings = config.ppo
@@ -93,6 +94,18 @@ def make_parts(
         objective=objectives.make(settings),
     )
     return change(parts) if change else parts
+
+
+def check_input_hidden(config: Config, policy: Policy) -> None:
+    """Raise ValueError for `network.input_hidden` without parts. Version 0.2 ignored it."""
+    has_parts = isinstance(policy.observation, Dict) or config.env.obs_parts
+    of_0_2 = config.ppo.obs_preprocessing == "by_dtype"
+    if config.network.input_hidden and not has_parts and not of_0_2:
+        raise ValueError(
+            f"network.input_hidden = {list(config.network.input_hidden)} needs an observation with "
+            f"parts, but {config.env.name} has {policy.observation}. Divide it with env.obs_parts, "
+            f"or use network.hidden."
+        )
 
 
 def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Advantages:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from purejaxppo.agents import critics, normalize
 from purejaxppo.agents.extras import auxiliary_losses
-from purejaxppo.agents.networks import distributions
+from purejaxppo.agents.networks import distributions, obs_parts
 from purejaxppo.agents.networks.build import make_networks
 from purejaxppo.aliases import Action, Array, Carry, EnvAction, F, Key, Obs
 from purejaxppo.config.schema import Config
@@ -55,9 +55,11 @@ class Policy:
         )
         self.distribution = distributions.for_space(spec.action, config.network.distribution)
         critic = critics.make(config.ppo)
-        network = make_networks(
-            spec, self.network_input, config.network, critic.num_outputs, critic.gain
-        )
+        parts = config.env.obs_parts
+        read = obs_parts.dict_space(self.network_input, parts) if parts else self.network_input
+        network = make_networks(spec, read, config.network, critic.num_outputs, critic.gain)
+        if parts:
+            network = obs_parts.reading_vectors(network, parts)
         self.auxiliary_losses = auxiliary_losses.make(config.ppo, network, self)
         self.network = auxiliary_losses.add_params(self.auxiliary_losses, network)
         self.recurrent = config.network.rnn != "none"

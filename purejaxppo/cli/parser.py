@@ -221,8 +221,13 @@ def pairs_of(words: list[str], hint: Any, name: str) -> dict[str, Any]:
         raise ValueError(
             f"--{name} requires pairs of names and values. {words[-1]!r} has no value."
         )
-    read_item = reader(typing.get_args(hint)[1])
-    return dict(zip(words[::2], map(read_item, words[1::2]), strict=True))
+    item = typing.get_args(hint)[1]
+    if typing.get_origin(item) is tuple:
+        return {
+            key: value_of([word], item, name)
+            for key, word in zip(words[::2], words[1::2], strict=True)
+        }
+    return dict(zip(words[::2], map(reader(item), words[1::2]), strict=True))
 
 
 def value_of(words: list[str], hint: Any, name: str) -> Any:

@@ -133,6 +133,7 @@ def check_values(config: "Config") -> None:
             "env.privileged_obs = true requires env.obs_indices, which is empty. Set it to the "
             "indices that the policy observes."
         )
+    check_obs_parts(config.env.obs_parts)
     if config.init_from and config.pretrain.teacher:
         raise ValueError("init_from and pretrain.teacher exclude each other. Use one of them.")
     if config.init_from and not config.init_parts:
@@ -159,6 +160,28 @@ def check_values(config: "Config") -> None:
             f"network.init_std = {config.network.init_std}: must be from network.min_std = "
             f"{config.network.min_std} to network.max_std = {config.network.max_std}."
         )
+
+
+def check_obs_parts(parts: Mapping[str, Sequence[int]]) -> None:
+    """Raise ValueError unless each entry of a vector, from 0 on, is in one part."""
+    found: list[tuple[int, int, str]] = []
+    for name, indices in parts.items():
+        setting = f"env.obs_parts.{name} = {list(indices)}"
+        pairs = list(zip(indices[::2], indices[1::2], strict=False))
+        if len(indices) % 2 or not pairs or not all(0 <= a < b <= 2**24 for a, b in pairs):
+            raise ValueError(
+                f"{setting}: must be [first, last + 1], or several such pairs in one list."
+            )
+        if name == "action_mask":
+            raise ValueError(f"{setting}: action_mask is the name of masks. Use another name.")
+        found += [(first, stop, name) for first, stop in pairs]
+    end, before = 0, ""
+    for first, stop, name in sorted(found):
+        if first < end:
+            raise ValueError(f"env.obs_parts: entry {first} is in {before} and in {name}.")
+        if first > end:
+            raise ValueError(f"env.obs_parts: entry {end} is in no part. Add it to one.")
+        end, before = stop, name
 
 
 def check_kinds(config: "Config") -> None:

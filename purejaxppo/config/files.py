@@ -396,6 +396,8 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
     """Convert a mapping of names to values of one type, or of any scalar type."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} = {value!r}: must be a mapping of names to values.")
+    if typing.get_origin(hint) is tuple:
+        return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
     if hint == OptionValue:
         return {str(key): _option_value(item, f"{name}.{key}") for key, item in value.items()}
     for key, item in value.items():

@@ -138,6 +138,12 @@ class EnvConfig(Section):
     """With env.obs_indices: return a Dict observation of `obs` (the selected entries) and `state`
     (all entries). Use network.actor_keys and network.critic_keys to give the critic more than the
     policy."""
+    obs_parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Parts of a vector observation by name, for network.actor_keys, network.critic_keys and
+    network.input_hidden: {body: [0, 27], contact: [27, 105]}. A part contains the entries from the
+    first number to the last but one. With more numbers it has several ranges: [0, 3, 7, 9] has the
+    entries 0, 1, 2, 7 and 8. Each entry must be in one part. Agents and exported files still take
+    the vector."""
     wrappers: tuple[Code, ...] = setting((), code=True)
     """Custom wrappers of a task in JAX, as a list of file.py:Wrap. Each takes a task and returns a
     task; the first one is innermost. For Gymnasium wrappers, use env.options."""
@@ -213,16 +219,17 @@ class NetworkConfig(Section):
     """Longest memory of a recurrent unit at initialisation, in steps. Each unit gets a timescale
     between 2 and this (Tallec & Ollivier 2018). 0: 2 steps for all units."""
     actor_keys: tuple[str, ...] = ()
-    """Keys of a Dict observation that the policy sees. Empty: all."""
+    """Keys of a Dict observation, or parts in env.obs_parts, that the policy sees. Empty: all."""
     critic_keys: tuple[str, ...] = ()
-    """Keys of a Dict observation that the critic sees. Empty: all. A critic that sees more than the
-    policy is an asymmetric (privileged) critic (Pinto et al. 2018)."""
+    """Keys of a Dict observation, or parts in env.obs_parts, that the critic sees. Empty: all. A
+    critic that sees more than the policy is an asymmetric (privileged) critic (Pinto et al.
+    2018)."""
     policies: dict[str, Scalar] = field(default_factory=dict)
     """With several agents: policies by agent, as pairs of a pattern of agents' names and the name
     of a policy. Each policy has its own network and critic. Empty: all agents share one policy."""
     input_hidden: tuple[int, ...] = setting((), low=1, high=2**16)
-    """Widths of separate hidden layers for each key of a Dict observation, before the keys are
-    concatenated. Empty: none."""
+    """Widths of separate hidden layers for each key of a Dict observation, or each part in
+    env.obs_parts, before they are concatenated. Empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the computation in encoder and hidden layers. bfloat16 is faster for large
     networks on GPUs and TPUs, and slower on CPUs. Parameters, optimiser, output layers and losses

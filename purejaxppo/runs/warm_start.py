@@ -152,7 +152,7 @@ def effective(config: Config, chosen: Collection[str]) -> dict[str, Any]:
     config = replace(config, network=replace(network, critic_hidden=critic_hidden))
     free = {f"network.{name}" for name in (*FREE, *PRECISION)}
     unused = OF_POLICY * ("policy" not in chosen) + OF_CRITIC * ("critic" not in chosen)
-    extra = ("ppo.critic", "ppo.value_limit", "ppo.normalize_obs")
+    extra = ("ppo.critic", "ppo.value_limit", "ppo.normalize_obs", "env.obs_parts")
     return {
         name: value
         for name, value in flatten(config).items()
