@@ -265,6 +265,15 @@ def test_exported_policies_with_masks_beta_and_actor_keys_act_like_the_agent(
     assert mask[np.arange(1000), turn][some].all() and not mask.all()
 
 
+def test_an_exported_policy_with_parts_of_a_vector_takes_the_vector(make_config, tmp_path):
+    parts = {"far": (0, 1, 3, 5), "near": (1, 3)}
+    network = {"hidden": (16,), "input_hidden": (8,), "actor_keys": ("far",)}
+    config = make_config(env={"obs_parts": parts}, network=network)
+    policy = Policy(config, EnvSpec(Box((5,)), Box((2,), -1.0, 1.0), 1))
+    program, _ = assert_same_actions(policy, tmp_path, batch=4)
+    assert [(x.name, tuple(x.shape)) for x in program.inputs] == [("obs", (4, 5))]
+
+
 # Recurrent functions like those of networks: (params, obs [B, 3], carry, start) -> (y, carry).
 
 
