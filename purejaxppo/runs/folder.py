@@ -19,7 +19,7 @@ import jax
 
 from purejaxppo.config import copies
 from purejaxppo.config.files import load_config, to_yaml, write_whole
-from purejaxppo.config.references import files_in
+from purejaxppo.config.references import files_in, located
 from purejaxppo.config.run_files import (
     code_files,
     code_refs,
@@ -228,9 +228,10 @@ def check_not_deleted(config: Config, run_dir: Path) -> None:
     """Check that a config does not need any file of a run that is about to be deleted.
 
     Raises:
-        ValueError: the config names a Python file in the run folder.
+        ValueError: the config names a Python file in the run folder, or starts from this run.
     """
-    for file in imported_files(config):
+    sources = [Path(located(x)) for x in (config.init_from, config.pretrain.teacher) if x]
+    for file in [*imported_files(config), *(source.resolve() for source in sources)]:
         if file.is_relative_to(run_dir.resolve()):
             raise ValueError(
                 f"--clobber would delete {file}, which the config needs. Name the original file, "

@@ -197,6 +197,16 @@ def test_an_agent_that_does_not_fit_is_refused_before_a_run_folder_is_made(
     assert message in error
 
 
+@pytest.mark.parametrize("field", ["init_from", "pretrain.teacher"])
+def test_clobber_does_not_delete_the_run_that_a_run_starts_from(
+    field, finished_run, config_file, capsys
+):
+    flags = ["--run_dir", finished_run, f"--{field}", finished_run, "--clobber"]
+    assert train(config_file, *flags) == 2
+    assert "--clobber would delete" in capsys.readouterr().err
+    assert ppo.restore(finished_run).env_steps > 0
+
+
 def test_parts_that_a_run_does_not_start_from_may_differ(trained, make_config):
     config = make_config(**HARD)
     critic = config.replace(init_parts=["policy"], **{"ppo.critic": "scalar"})
