@@ -19,7 +19,6 @@ from support.runs import (
 
 import purejaxppo as ppo
 from purejaxppo.config.files import load_config
-from purejaxppo.config.schema import CheckpointConfig, EvalConfig, LoggingConfig
 from purejaxppo.runs import warm_start
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.programs import Programs, evaluation_keys
@@ -125,12 +124,10 @@ def test_a_fine_tuned_run_resumes_exactly_without_the_run_that_it_started_from(
 
 
 def test_the_best_agent_keeps_the_statistics_of_its_evaluation(make_config, tmp_path):
-    config = make_config(
-        **HARD,
-        total_timesteps=160,
-        eval=EvalConfig(num_episodes=4, interval=32),
-        checkpoint=CheckpointConfig(interval=32, keep=100),
-        logging=LoggingConfig(tensorboard=False),
+    config = make_config(**HARD, total_timesteps=160).replace(
+        eval={"num_episodes": 4, "interval": 32},
+        checkpoint={"interval": 32, "keep": 100},
+        logging={"tensorboard": False},
     )
     run = ppo.train(config, run_dir=tmp_path / "run", quiet=True)
     best = run.best
