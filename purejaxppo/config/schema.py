@@ -433,7 +433,7 @@ class PPOConfig(Section):
 
 @dataclass(frozen=True)
 class IntrinsicConfig(Section):
-    """Intrinsic reward (curiosity): a bonus for new observations, times ppo.intrinsic_coef."""
+    """Intrinsic reward (curiosity): a bonus for new observations."""
 
     kind: Literal["none", "icm", "rnd"] | Code = setting("none", code=True)
     """Intrinsic reward. icm: prediction error of the next observation's features (Pathak et al.
