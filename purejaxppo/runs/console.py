@@ -84,13 +84,38 @@ class WarningPrinter(logging.Handler):
         print(f"warning: {self.format(record)}", file=SafeStream(sys.stderr))
 
 
+class ToRoot(logging.Handler):
+    """Passes records to the handlers of the root logger that do not print to the terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on."""
+        for handler in logging.getLogger().handlers:
+            if record.levelno >= handler.level and not prints(handler):
+                handler.handle(record)
+
+
+def prints(handler: logging.Handler) -> bool:
+    """Return True for handlers that print, such as those of `logging.basicConfig` and absl."""
+    stream = getattr(handler, "stream", None)
+    plain = type(handler) is logging.StreamHandler and not isinstance(stream, io.StringIO)
+    return plain or type(handler).__module__.startswith("absl")
+
+
+def warning_handlers() -> list[logging.Handler]:
+    """Return handlers that print warnings once, and pass them to files and other handlers."""
+    return [WarningPrinter(logging.WARNING), ToRoot(logging.WARNING)]
+
+
 def print_warnings() -> None:
-    """Print the warnings of this package's logger as `warning: ...`.
+    """Print the warnings of this package's logger as `warning: ...`, unless it has handlers.
 
     They do not propagate: Orbax adds a handler to the root logger, which would print them again.
     """
     logger = logging.getLogger("purejaxppo")
-    logger.addHandler(WarningPrinter(logging.WARNING))
+    if logger.handlers:
+        return
+    for handler in warning_handlers():
+        logger.addHandler(handler)
     logger.propagate = False
 
 

@@ -24,7 +24,7 @@ from purejaxppo.parts import with_env
 from purejaxppo.runs import session
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
 from purejaxppo.runs.checkpoint import last_progress, restore, steps_of
-from purejaxppo.runs.console import Stopped
+from purejaxppo.runs.console import Stopped, print_warnings
 from purejaxppo.runs.curves import (
     RETURN,
     are_seeds,
@@ -270,6 +270,7 @@ def train(
         KeyboardInterrupt: you pressed Ctrl-C. A checkpoint is saved first, and the same call
             resumes.
     """
+    print_warnings()
     name = "" if isinstance(config, Config) else str(config or "")
     with python_messages():
         full = config_of(config, env, changes)
@@ -318,6 +319,7 @@ def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
     Raises:
         ValueError: the folder is not a run folder, or its config cannot be restored.
     """
+    print_warnings()
     check_settings()
     use_compilation_cache()
     use_cpu_cores(0)

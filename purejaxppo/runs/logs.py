@@ -19,6 +19,7 @@ from typing import Any
 
 from purejaxppo.config.schema import Config
 from purejaxppo.parallel import processes
+from purejaxppo.runs.console import warning_handlers
 
 LOGGERS = ("purejaxppo", "absl")
 """Names of the loggers whose records go to log files; Orbax logs to absl's."""
@@ -48,14 +49,6 @@ class RunLog(logging.FileHandler):
         """Close the file."""
         with contextlib.suppress(OSError):
             super().close()
-
-
-class ToRoot(logging.Handler):
-    """Passes records to the handlers of the root logger, as if they propagated."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Pass a record on."""
-        logging.getLogger().handle(record)
 
 
 def not_of_a_save(record: logging.LogRecord) -> bool:
@@ -93,10 +86,10 @@ def set_up_loggers() -> Callable[[], None]:
     for logger in loggers:
         undo.callback(logger.setLevel, logger.level)
         undo.callback(setattr, logger, "propagate", logger.propagate)
-    if package_logger.propagate:  # a command prints warnings itself
-        warnings = ToRoot(logging.WARNING)
-        package_logger.addHandler(warnings)
-        undo.callback(package_logger.removeHandler, warnings)
+    if package_logger.propagate:  # a command prints warnings already
+        for handler in warning_handlers():
+            package_logger.addHandler(handler)
+            undo.callback(package_logger.removeHandler, handler)
     package_logger.setLevel(logging.DEBUG)
     package_logger.propagate = absl.propagate = False
     logging.getLogger("asyncio").addFilter(not_of_a_save)

@@ -115,3 +115,22 @@ def test_a_command_prints_warnings_once_without_the_name_of_the_logger(log_file,
     words = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == ["warning: 3 steps", "warning: after"]
+
+
+def test_a_warning_is_printed_once_without_a_prefix_and_reaches_log_files(tmp_path):
+    """Also with a handler that prints, as Orbax and `logging.basicConfig` add to the root."""
+    code = (
+        "import logging\n"
+        "from purejaxppo.runs.console import print_warnings\n"
+        "logging.basicConfig()\n"
+        "logging.getLogger().addHandler(logging.FileHandler('all.log'))\n"
+        "print_warnings()\n"
+        "print_warnings()\n"
+        "logging.getLogger('purejaxppo').warning('too few')\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), cwd=tmp_path, check=True
+    )
+    assert done.stdout + done.stderr == "warning: too few\n"
+    assert (tmp_path / "all.log").read_text() == "too few\n"
