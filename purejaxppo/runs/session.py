@@ -1,7 +1,6 @@
 """A run from start to end: config, folder, devices, programs, training, summary."""
 
 import contextlib
-import logging
 import math
 import re
 import signal
@@ -51,8 +50,6 @@ from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
 from purejaxppo.video import video
-
-log = logging.getLogger("purejaxppo")
 
 COMPILING = "compiling the training program ... (large simulators take a few minutes)"
 VERSIONS = (__version__, jax.__version__)
@@ -225,7 +222,6 @@ def execute(run: Training, first: Sequence[Hook] = (), columns: Sequence[str] = 
     with logs(config, run.run_dir):
         announce(run, stay_awake=stay_awake)
         for warning in registry.warnings_of(config.env, run.programs.spec):
-            log.info("warning: %s", warning)
             run.console.warn(warning)
         with saving_on_failure(run), run.console.announced(COMPILING):
             run.state = prepare(run, columns)
