@@ -218,20 +218,20 @@ def test_ctrl_c_prints_the_pieces_that_were_measured(slow, tmp_path):
     flags = [f"--{name}={value}" for name, value in SMALL.items() if "." in name]
     flags = [flag for flag in flags if "hidden" not in flag and "tensorboard" not in flag]
     command = [sys.executable, "-m", "purejaxppo", "anatomy", "--env.name", str(slow.env.name)]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*command, *flags, "--seconds", "1000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         cwd=tmp_path,
         env=environment(),
-    )
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("stepping the simulator alone"):
-            time.sleep(1.0)
-            process.send_signal(signal.SIGINT)
+    ) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("stepping the simulator alone"):
+                time.sleep(1.0)
+                process.send_signal(signal.SIGINT)
     text = "".join(lines)
     assert process.wait(60) == 130, text
     assert "stopping after the current measurement" in text
