@@ -249,7 +249,7 @@ def test_the_command_evaluates_under_other_conditions_and_leaves_the_run_unchang
     capsys.readouterr()
     assert evaluate_command.main([*flags, "--env.max_episode_steps", "5"]) == 0
     out = capsys.readouterr().out
-    assert "with env.max_episode_steps = 5: 3 episodes: return 5 ± 0 " in out
+    assert "with env.max_episode_steps = 5: 3 episodes: return 5.000 ± 0.0 " in out
     assert contents() == before
     for words, message in (
         (["--env.obs_indices", "0", "1"], "env.obs_indices = [0, 1]: the observation space is"),
