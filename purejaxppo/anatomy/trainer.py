@@ -13,7 +13,7 @@ from purejaxppo.config.schema import Config, LoggingConfig
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loggers import CsvLogger, Loggers, Opening, open_loggers
 from purejaxppo.runs.programs import Programs, without_hang
-from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, metrics_row
+from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, env_columns, metrics_row
 from purejaxppo.setup import divide, resolve
 
 FOREVER = 1e9
@@ -49,7 +49,8 @@ class Trainer:
             self._state = self.programs.init()
             self.programs.compile(self._state)
             folder.mkdir()
-            columns = (*MEMBER_COLUMNS, *COLUMNS, *self.programs.parts.metric_names)
+            of_env = env_columns(self.programs.spec.metrics)
+            columns = (*MEMBER_COLUMNS, *COLUMNS, *of_env, *self.programs.parts.metric_names)
             self.loggers.loggers.append(CsvLogger(folder / "metrics.csv", 0, columns))
             steps = [0] * len(setup.members)
             open_loggers(self.loggers, Opening(config, folder, setup.members, steps, lambda: None))
@@ -85,12 +86,15 @@ class Trainer:
 
     def log(self, count: int) -> None:
         """Write rows of the last metrics `count` times."""
+        steps = self._update * self.steps_per_update
         for _ in range(count):
+            rows = []
             for i, member in enumerate(self.programs.setup.members):
-                row = metrics_row(jax.tree.map(lambda x, i=i: x[i], self._metrics))
+                metrics = jax.tree.map(lambda x, i=i: x[i], self._metrics)
                 named = {"member": i, "seed": member.seed, "update": self._update}
-                steps = self._update * self.steps_per_update
-                self.loggers.write([{**named, "global_step": steps, **row}])
+                row = metrics_row(metrics, self.programs.spec.metrics)
+                rows.append({**named, "global_step": steps, **row})
+            self.loggers.write(rows)
 
     def close(self) -> None:
         """Close simulators and loggers."""

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from support.children import environment
+from support.paths import OWN_CODE
 from support.unity import make_player
 
 import purejaxppo
@@ -17,6 +18,7 @@ from purejaxppo.anatomy import stages
 from purejaxppo.anatomy.__main__ import main, training_flags
 from purejaxppo.anatomy.trainer import Trainer, measured_config
 from purejaxppo.config.schema import Config
+from purejaxppo.runs.rows import read_csv
 
 SLEEP = 0.005
 SLOW = f"""
@@ -133,6 +135,18 @@ def test_training_keeps_its_parameters_while_it_is_measured(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, trainer._state.agent.params, before)
     assert int(trainer._state.update[0]) == 3
     trainer.close()
+
+
+def test_rows_have_the_metrics_of_the_environment_and_of_each_seed(tmp_path):
+    """TensorBoard has a folder per seed. An episode of one step has a pay, and a count of 1."""
+    seeds = {"env.name": f"jax/{OWN_CODE}:Paid", "env.max_episode_steps": 1, "num_seeds": 2}
+    config = Config().replace(**{**SMALL, **seeds, "logging.tensorboard": True})
+    trainer = Trainer(measured_config(config), jax.devices(), tmp_path / "metrics")
+    trainer.work(trainer.updates_per_row)
+    trainer.close()
+    rows = read_csv(tmp_path / "metrics" / "metrics.csv")
+    assert [(row["member"], row["env/steps"]) for row in rows] == [(0, 1), (1, 1)]
+    assert rows[0]["env/pay"] == rows[0]["env/last_pay"] != rows[1]["env/pay"]
 
 
 @pytest.mark.full
