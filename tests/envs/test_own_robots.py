@@ -117,6 +117,30 @@ def test_the_episode_length_of_a_playground_object_is_its_time_limit():
         make(robots.Slide(config), backend="warp")
 
 
+class Measured(robots.Slide):
+    """Reports its position."""
+
+    def reset(self, rng):
+        return super().reset(rng).replace(metrics={"position": jnp.zeros(())})
+
+    def step(self, state, action):
+        state = super().step(state, action)
+        return state.replace(metrics={"position": state.obs[0]})
+
+
+@pytest.mark.parametrize(
+    ("metrics", "values"),
+    [({}, [1 + 2, 3 + 4]), ({"position": "mean"}, [1.5, 3.5]), ({"position": "last"}, [2, 4])],
+    ids=["default", "mean", "last"],
+)
+def test_repeated_steps_reduce_metrics_as_the_config_does(metrics, values):
+    env = make(Measured, options={"action_repeat": 2}, metrics=metrics)
+    state, _ = env.reset(KEY)
+    for value in values:
+        state, out = env.step(KEY, state, jnp.ones((2, 1)))
+        assert out.metrics[0].tolist() == [value]
+
+
 def sentence(name, **fields):
     with pytest.raises(ValueError) as caught:
         make(name, **fields)

@@ -100,8 +100,11 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
         if options[mjx.RANDOMIZATION]:
             task.draw_parameters = _sampler(name, config, options, task)
     task.fresh_fraction = FRESH_FRACTIONS.get(name, 1.0)
-    repeats = settings["action_repeat"]
-    return ActionRepeat(task, repeats) if repeats > 1 else task
+    if settings["action_repeat"] == 1:
+        return task
+    # ActionRepeat reduces metrics, too; `registry` checks names.
+    task.metrics |= {name: x for name, x in config.metrics.items() if name in task.metrics}
+    return ActionRepeat(task, settings["action_repeat"])
 
 
 def _builtin(
