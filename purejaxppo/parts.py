@@ -14,6 +14,7 @@ from purejaxppo.agents import (
     critics,
     objectives,
     obs_storage,
+    optimizers,
     ppo,
     schedules,
     sequences,
@@ -208,6 +209,18 @@ TrainProgram = Callable[[TrainState, Hyperparams, Array | int], Trained]
 def init_program(parts: Parts) -> Callable[[Key, Array], TrainState]:
     """Return a function, (key, `shard_ids`) -> initial state of all shards and agents."""
     return map_over_shards(parts, learner.init_state, (None, 0), STATE_AXES, ((0, None), 0))
+
+
+def with_new_optimizer(parts: Parts, state: TrainState) -> TrainState:
+    """Return a state of all shards and agents with the optimiser's initial state.
+
+    That of some custom optimisers contains the parameters from which it starts.
+    """
+    init = functools.partial(optimizers.init_state, parts.config.ppo)
+    init = jax.vmap(init) if parts.shards.num_members else init
+    sharding = parts.shards.shardings(STATE_AXES.opt_state)
+    opt_state = jax.jit(init, out_shardings=sharding)(state.agent.params)
+    return state.replace(opt_state=opt_state)
 
 
 def train_program(parts: Parts) -> TrainProgram:

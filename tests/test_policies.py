@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.runs import setup_of
 from support.trees import assert_same
@@ -409,8 +410,17 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
         make_parts(make_config(network={"policies": {"*": "a"}}))
 
 
+def stores_start(config):
+    """Return plain gradient descent whose state is the parameters from which it starts."""
+    del config
+    return optax.GradientTransformation(lambda params: params, lambda g, state, params: (g, state))
+
+
 def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkeypatch):
-    """Values under PopArt and normalised rewards are only valid with their statistics."""
+    """Values under PopArt and normalised rewards are only valid with their statistics.
+
+    The optimiser starts from the agent's parameters.
+    """
     config = make_config(
         env={"name": "dummy/choices", "max_episode_steps": 7},
         network={"hidden": (4,)},
@@ -419,6 +429,7 @@ def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkey
             "normalize_reward": True,
             "num_epochs": 1,
             "num_minibatches": 1,
+            "optimizer": stores_start,
         },
         pretrain=PretrainConfig("somewhere", updates=2),
     )
@@ -427,7 +438,10 @@ def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkey
     monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
     state = programs.init()
     taught = pretraining.teach(programs.parts, programs.key, state, None)
+    jax.tree.map(np.testing.assert_array_equal, taught.opt_state, taught.agent.params)
     for field in fields(TrainState):
+        if field.name == "opt_state":
+            continue
         old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
         same = all(a is b for a, b in zip(old, new, strict=True))
         assert same == bool(field.metadata["not_taught"]), field.name

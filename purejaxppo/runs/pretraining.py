@@ -28,6 +28,7 @@ from purejaxppo.parts import (
     shard_ids,
     start_rollout,
     train_program,
+    with_new_optimizer,
 )
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import restore
@@ -135,7 +136,8 @@ def teach(student: Parts, key: Key, state: TrainState, change: Change) -> TrainS
     """
     learned = pretrain(student, key, change)
     sharding = student.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
-    return state.replace(**(jax.device_put(learned, sharding) if sharding else learned))
+    state = state.replace(**(jax.device_put(learned, sharding) if sharding else learned))
+    return with_new_optimizer(student, state)
 
 
 def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from purejaxppo.config.hints import show
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import Config
 from purejaxppo.learner import Parts
+from purejaxppo.parts import with_new_optimizer
 from purejaxppo.runs import checksums
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import place, restore
@@ -214,9 +215,10 @@ def started(
         arrays = {name: np.broadcast_to(x, (size, *x.shape)) for name, x in arrays.items()}
     new = [put(arrays[name], x) if name in arrays else x for name, x in leaves.items()]
     learned = jax.tree.unflatten(jax.tree.structure(old), new)
-    return state.replace(
+    state = state.replace(
         agent=learned.agent, reward_stats=learned.reward_stats, value_stats=learned.value_stats
     )
+    return with_new_optimizer(parts, state)
 
 
 def chosen_arrays(source: Source, config: Config) -> Iterator[tuple[str, np.ndarray]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 from support.runs import (
     assert_same_bits,
@@ -86,6 +87,25 @@ def test_a_run_starts_with_the_chosen_arrays_of_an_agent_and_nothing_else(
         assert not np.any(np.asarray(x))
     assert not np.any(np.asarray(state.update))
     assert json.loads((tmp_path / "init.json").read_text())["parts"] == list(parts)
+    programs.close()
+
+
+def stores_start(config):
+    """Return plain gradient descent whose state is the parameters from which it starts."""
+    del config
+    return optax.GradientTransformation(lambda params: params, lambda g, state, params: (g, state))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_an_optimiser_starts_from_the_parameters_of_the_agent(
+    devices, trained, make_config, tmp_path
+):
+    config = make_config(**HARD, num_seeds=2).replace(**{"ppo.optimizer": stores_start})
+    setup = replace(setup_of(config, devices), init=trained)
+    programs = Programs(setup)
+    state = programs.init()
+    state, _ = warm_start.begin(setup, programs.parts, state, tmp_path, record=False)
+    jax.tree.map(np.testing.assert_array_equal, state.opt_state, trained.state.params)
     programs.close()
 
 
