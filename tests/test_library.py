@@ -103,6 +103,13 @@ def test_an_environment_instance_must_be_passed_again_to_load(trained):
         load("nothing")
 
 
+def test_a_finished_run_suggests_a_command_only_if_the_command_can_open_it(capsys):
+    train(env=Still(0.25), run_dir="object", **SMALL)
+    assert "evaluate: purejaxppo.evaluate(run, episodes=100) in Python\n" in capsys.readouterr().out
+    train(env=Walk, run_dir="class", **SMALL)
+    assert "evaluate --run class\n" in capsys.readouterr().out
+
+
 @full
 def test_a_run_is_loaded_in_a_new_process_with_its_environment(trained):
     code = (

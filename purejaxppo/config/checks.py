@@ -70,6 +70,18 @@ def without_effect(configs: Sequence["Config"]) -> list[str]:
     return lines
 
 
+def short_run(config: "Config") -> list[str]:
+    """Return a warning if a run of total_timesteps is shorter than one update."""
+    if config.total_timesteps >= config.steps_per_update:
+        return []
+    return [
+        f"total_timesteps = {config.total_timesteps:,}: one update has {config.steps_per_update:,} "
+        f"steps, env.num_envs = {config.env.num_envs} x ppo.rollout_length = "
+        f"{config.ppo.rollout_length}. The run has a single update. Use fewer environments, or "
+        f"train longer."
+    ]
+
+
 def is_met(needs: str, values: Mapping[str, Any]) -> bool:
     """Return True if one of the alternatives in `needs` is met; see `schema.setting`.
 

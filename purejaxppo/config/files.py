@@ -26,7 +26,7 @@ from purejaxppo.config.schema import (
     code_fields,
     is_list,
 )
-from purejaxppo.config.unknown import check_known, unknown
+from purejaxppo.config.unknown import check_known, unknown, with_keywords
 
 
 class Loader(yaml.SafeLoader):
@@ -265,12 +265,12 @@ def field_of(name: str, hints: Mapping[str, Any] = HINTS) -> tuple[str, str]:
     return name, ""
 
 
-def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
+def from_dict(data: Mapping[str, Any], where: str = "") -> Config:
     """Build a checked config from nested mappings.
 
     Args:
         data: sections and fields.
-        where: source of the data, for messages.
+        where: source of the data, for messages; empty for arguments of a Python function.
 
     Raises:
         ValueError: a setting is unknown or invalid.
@@ -284,7 +284,8 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
         check_gpu(config)
         return config
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        message = str(error) if where else with_keywords(str(error), HINTS)
+        raise ValueError(f"{where or 'config'}: {message}") from error
 
 
 def check_names(data: Mapping[str, Any]) -> None:

@@ -214,9 +214,10 @@ def load(value: str | CodeRef, where: str) -> Any:
     if isinstance(value, CodeRef) and value.object is not None:
         return value.object
     if text.startswith(OBJECT):
+        example = "as in load(run_dir, env=Name) in Python, " if where == "env.name" else ""
         raise LoadError(
             f"{where} = {text!r}: an object from Python cannot be loaded. Pass the object again, "
-            f"or use a reference such as file.py:Name."
+            f"{example}or use a reference such as file.py:Name."
         )
     place, _, name = located(value).rpartition(":")
     if not place and text.endswith(".py"):

@@ -1,6 +1,7 @@
 """Error messages for unknown settings and flags."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from purejaxppo.config import foreign
@@ -84,3 +85,25 @@ def unknown(
     close = nearest(key, [*known, *sections]) or by_leaf.get(nearest(leaf, by_leaf) or "")
     hint = f"Did you mean {dashes}{close}?" if close else f"{help_all} lists all {kind}s."
     return f"{dashes}{name}: unknown {kind}. {hint}"
+
+
+def with_keywords(message: str, known: Container[str]) -> str:
+    """Add the keyword of a Python function to messages about unknown keys.
+
+        num_envs: unknown key. Use env.num_envs = 4. As a keyword: **{"env.num_envs": ...}.
+
+    Args:
+        message: lines of `check_known`.
+        known: the names of all settings.
+    """
+    lines = message.split("\n")
+    for index, line in enumerate(lines):
+        advice = line.partition(": unknown key. ")[2]
+        fields = [name for name in re.findall(r"[a-z_]+\.[a-z_]+", advice) if name in known]
+        if fields:
+            section, _, name = fields[0].partition(".")
+            # `env` of `train` is an environment, so its settings need dotted names.
+            nested = f'{section}={{"{name}": ...}}'
+            keyword = f'**{{"{fields[0]}": ...}}' if section == "env" else nested
+            lines[index] = f"{line} As a keyword: {keyword}."
+    return "\n".join(lines)

@@ -12,10 +12,12 @@ from pathlib import Path
 import jax
 
 from purejaxppo import __version__
-from purejaxppo.config.checks import without_effect
+from purejaxppo.config.checks import short_run, without_effect
 from purejaxppo.config.files import for_platform, load_config
 from purejaxppo.config.hints import format_number, short_path
 from purejaxppo.config.installation import require
+from purejaxppo.config.references import OBJECT
+from purejaxppo.config.run_files import code_refs
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
@@ -153,12 +155,13 @@ def train(
             report_finished(run, notes)
             run.checkpoints.close()
             return 0
-        # Custom parts may use any setting.
-        unused = without_effect([setup.config]) if change is None else []
+        warnings = short_run(setup.config)
+        if change is None:  # custom parts may use any setting
+            warnings += without_effect([setup.config])
         changes = [f"note: {note} for the rest of the run" for note in notes]
         for line in [*copied, *changes]:
             run.console.print_line(line)
-        for warning in unused:
+        for warning in warnings:
             run.console.warn(warning)
         return execute(run)
 
@@ -372,5 +375,8 @@ def conclude(run: Training, seconds: float) -> int:
     console.print_line(
         f"no learning curve: {run.no_curve}" if run.no_curve else f"learning curve: {curve}"
     )
-    console.print_line(f"evaluate: {command_line('evaluate', '--run', folder)}")
+    if any(ref.text.startswith(OBJECT) for ref in code_refs(run.config)):  # no command can open it
+        console.print_line("evaluate: purejaxppo.evaluate(run, episodes=100) in Python")
+    else:
+        console.print_line(f"evaluate: {command_line('evaluate', '--run', folder)}")
     return 0

@@ -8,7 +8,7 @@ import pytest
 from support.runs import rejection
 
 from purejaxppo import make_train
-from purejaxppo.config.checks import settings, without_effect
+from purejaxppo.config.checks import settings, short_run, without_effect
 from purejaxppo.config.files import for_platform, library_configs, load_config
 from purejaxppo.config.schema import HINTS, Config
 
@@ -156,6 +156,14 @@ def test_a_setting_without_effect_is_reported_in_one_line(changes, needed):
     shown = list(value) if isinstance(value, tuple) else str(value).replace("True", "true")
     assert line.startswith(f"{name} = {shown} has no effect. ")
     assert needed.replace(" = ", " to ") in line
+
+
+def test_a_run_shorter_than_one_update_is_reported():
+    """256 x 128 = 32,768."""
+    config = Config().replace(**{"env.num_envs": 256, "ppo.rollout_length": 128})
+    (line,) = short_run(config.replace(total_timesteps=32_767))
+    assert line.startswith("total_timesteps = 32,767: one update has 32,768 steps, ")
+    assert short_run(config.replace(total_timesteps=32_768)) == []
 
 
 @pytest.mark.parametrize(

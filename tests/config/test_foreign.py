@@ -156,6 +156,24 @@ def test_all_unknown_keys_of_a_config_are_reported_together():
     assert lines[3:] == ["  env.nam: unknown key. Did you mean env.name?"]
 
 
+def test_an_unknown_argument_of_a_function_gets_a_message_with_the_keyword():
+    with pytest.raises(ValueError) as error:
+        Config().replace(num_envs=4)
+    assert str(error.value) == (
+        "config: num_envs: unknown key. Use env.num_envs = 4. "
+        'As a keyword: **{"env.num_envs": ...}.'
+    )
+    with pytest.raises(ValueError) as error:
+        Config().replace(n_epochs=3, bogus=1, env_num_envs=8, ppo={"gama": 1})
+    assert str(error.value).splitlines()[1:] == [
+        '  ppo.gama: unknown key. Did you mean ppo.gamma? As a keyword: ppo={"gamma": ...}.',
+        '  n_epochs: unknown key. Use ppo.num_epochs = 3. As a keyword: ppo={"num_epochs": ...}.',
+        "  bogus: unknown key. `purejaxppo train --help all` lists all keys.",
+        "  env_num_envs: unknown key. Did you mean env.num_envs? "
+        'As a keyword: **{"env.num_envs": ...}.',
+    ]
+
+
 def test_all_unknown_flags_of_a_command_line_are_reported_together(capsys):
     """128 x 64 / 32 = 256 minibatches."""
     words = ["--n-envs", "128", "--ppo.rollout_length=64", "--minibatch-size=32"]

@@ -89,6 +89,12 @@ class Locked(Counter):
         (Locked(), {}, "cannot be copied to workers (TypeError: cannot pickle '_thread.lock'"),
         (Counter(3), {"length": 2}, "is an environment, which takes no arguments. Remove length"),
         (lambda: Counter(3), {"size": 2}, "unexpected keyword argument 'size'"),
+        (
+            f"gymnasium/{FILE}:pass_on",
+            {"size": 2},
+            "TypeError: Counter.__init__() got an unexpected",
+        ),
+        (f"gymnasium/{FILE}:Spaceless", {}, "Spaceless has no observation_space. Set self."),
         (f"gymnasium/{FILE}:make_number", {}, "make_number returns a int instead of a gymnasium"),
         (
             "gymnasium/support.own_code:Walk",

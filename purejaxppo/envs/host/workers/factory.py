@@ -377,12 +377,23 @@ def _created(target: Any, name: str, options: Options, max_episode_steps: int) -
             inspect.signature(target).bind(**options)
         except TypeError as error:
             raise MakeError(f"env.options: {name}: {one_line(error)}") from error
-        env = target(**options)
+        try:
+            env = target(**options)
+        except TypeError as error:
+            if "unexpected keyword argument" in str(error):  # of a function with **kwargs
+                raise MakeError(f"env.options: {name}: {described(error)}.") from error
+            raise
     if not isinstance(env, gymnasium.Env):
         raise MakeError(
             f"env.name: {name} returns a {type(env).__name__} instead of a gymnasium.Env."
             f"{_other_family(env, name)}"
         )
+    for space in ("observation_space", "action_space"):
+        if getattr(env, space, None) is None:
+            raise MakeError(
+                f"env.name: {name} has no {space}. Set self.{space} in __init__, such as "
+                f"gymnasium.spaces.Box(-1.0, 1.0, (3,))."
+            )
     return _limited(env, max_episode_steps) if max_episode_steps else env
 
 
