@@ -4,7 +4,7 @@
     python benchmarks/zoo.py --runs runs/evidence --to zoo
 
 Each config gets the agent with the highest mean return of its seeds. Its card lists the returns of
-all seeds, so that nobody takes the best one for the usual one.
+all seeds, so that the best seed is not mistaken for a typical one.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = [(json.loads(path.read_text()), path.parent) for path in args.runs.glob("*/row.json")]
     if not rows:
-        parser.exit(2, f"{args.runs}: no runs with row.json. Make them with learning.py --runs.\n")
+        parser.exit(2, f"{args.runs}: no runs with row.json. Train them with learning.py --runs.\n")
     for config, group in groupby(sorted(rows, key=config_of), key=config_of):
         agent = add(list(group), args.to / Path(config).stem, with_video=not args.no_video)
         print(agent, flush=True)

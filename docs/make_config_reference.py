@@ -54,6 +54,8 @@ def kind_text(hint: Any) -> str:
         return f"list of {kind_text(args[0])}"
     if args and typing.get_origin(args[0]) is Literal:
         return f"{kind_text(args[0])}, or [custom code](own_code.md)"
+    if origin is dict and typing.get_origin(args[1]) is Literal:
+        return f"dict of {kind_text(args[1])}"
     if origin is dict:
         item = "Any" if args[1] == OptionValue else getattr(args[1], "__name__", "Scalar")
         return f"`dict[str, {args[1] if typing.get_origin(args[1]) is tuple else item}]`"

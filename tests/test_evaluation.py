@@ -233,7 +233,7 @@ def test_several_agents_are_evaluated_under_the_same_conditions(paid):
         ({"env.max_episode_stepz": 5}, "max_episode_stepz: unknown"),
     ],
 )
-def test_conditions_that_do_not_fit_an_agent_are_refused(changes, message, paid):
+def test_conditions_that_do_not_fit_an_agent_are_rejected(changes, message, paid):
     with pytest.raises(ValueError, match=message):
         evaluate(paid, 2, **changes)
 

@@ -42,7 +42,7 @@ def test_the_package_imports_neither_jax_nor_yaml_until_a_name_is_used():
 
 
 @pytest.mark.parametrize("name", ["export", "sweep", "video", "train", "evaluate"])
-def test_a_function_wins_over_the_module_of_its_name(name):
+def test_a_function_takes_precedence_over_the_module_of_its_name(name):
     code = (
         f"import purejaxppo, purejaxppo.{name}, sys, inspect\n"
         f"assert inspect.isfunction(purejaxppo.{name})\n"

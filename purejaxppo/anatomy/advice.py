@@ -47,7 +47,7 @@ class Advice:
 
 @dataclass
 class Search:
-    """Compares settings one after another. A faster one stays.
+    """Compares settings one after another. A faster one is kept.
 
     Args:
         trainer: training with the present settings.

@@ -132,7 +132,9 @@ def check(config: Config, workers: Sequence[int], seconds: float) -> None:
     if seconds <= 0:
         raise ValueError(f"seconds = {seconds:g}: must be greater than 0.")
     if places.launched(os.environ, config.devices) != places.ALONE:
-        raise ValueError("anatomy measures one process. Start it without mpirun and srun.")
+        raise ValueError(
+            "anatomy does not support several processes. Start it without mpirun or srun."
+        )
     family = registry.family_of(config.env)  # importing its simulator could start JAX
     if workers and family and not family.workers_option:
         where = "is one game per environment" if family.on_host else "runs in JAX"

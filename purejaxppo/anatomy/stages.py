@@ -1,8 +1,8 @@
 """Programs of one update with pieces switched off one at a time.
 
 Pieces of PPO are measured on recorded steps of the simulator, so a slow simulator does not add its
-noise to them. Each program has one piece less than the one before it, and the time of a piece is
-the difference. All results of a program are among its outputs, since XLA removes unused
+noise to them. Each program leaves out one more piece than the one before it, and the time of a
+piece is the difference. All results of a program are among its outputs, since XLA removes unused
 computations.
 """
 
@@ -283,4 +283,4 @@ PIECES_OF_PPO: Mapping[str, Stage] = {
     "no values": no_values,
     "no statistics": no_statistics,
 }
-"""Stages on recorded steps, each with one piece less than the one before."""
+"""Stages on recorded steps. Each leaves out one more piece than the one before."""

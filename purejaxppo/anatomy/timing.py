@@ -55,7 +55,7 @@ class Gain(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether each of several rounds was faster, and the median is `WORTHWHILE`."""
+        """Whether every round was faster, and the median gain is at least `WORTHWHILE`."""
         enough = len(self.ratios) >= MIN_ROUNDS
         return enough and min(self.ratios) > 1 and self.spread.median >= WORTHWHILE
 
@@ -91,7 +91,7 @@ class Budget:
 
     @property
     def ended(self) -> bool:
-        """Whether no measurement may start."""
+        """Whether no further measurement may start."""
         return self.interrupted or not self.left
 
 

@@ -17,7 +17,7 @@ from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, env_columns, metrics_r
 from purejaxppo.setup import divide, resolve
 
 FOREVER = 1e9
-"""Number of updates after which schedules end, so they stay at their start."""
+"""Number of updates after which schedules end: so many that they stay at their start."""
 
 
 class Trainer:

@@ -56,7 +56,7 @@ class EvaluateFlags:
       purejaxppo evaluate --run runs/hopper-s0 --render video.mp4
       purejaxppo evaluate --run runs/hopper-s0 --env.randomize friction 0.5
 
-    Flags --env.* evaluate the agent in other conditions than those of the run.
+    Flags --env.* change the environment, to evaluate the agent in other conditions than the run's.
     """
 
     run: str = ""

@@ -185,7 +185,9 @@ def check_obs_parts(parts: Mapping[str, Sequence[int]]) -> None:
                 f"{setting}: must be [first, last + 1], or several such pairs in one list."
             )
         if name == "action_mask":
-            raise ValueError(f"{setting}: action_mask is the name of masks. Use another name.")
+            raise ValueError(
+                f"{setting}: the name action_mask is reserved for action masks. Use another name."
+            )
         found += [(first, stop, name) for first, stop in pairs]
     end, before = 0, ""
     for first, stop, name in sorted(found):

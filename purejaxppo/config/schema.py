@@ -140,10 +140,10 @@ class EnvConfig(Section):
     policy."""
     obs_parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Parts of a vector observation by name, for network.actor_keys, network.critic_keys and
-    network.input_hidden: {body: [0, 27], contact: [27, 105]}. A part contains the entries from the
-    first number to the last but one. With more numbers it has several ranges: [0, 3, 7, 9] has the
-    entries 0, 1, 2, 7 and 8. Each entry must be in one part. Agents and exported files still take
-    the vector."""
+    network.input_hidden: {body: [0, 27], contact: [27, 105]}. As in Python, a range includes its
+    first index and excludes its last: body has the entries 0 to 26. A part may have several ranges:
+    [0, 3, 7, 9] has the entries 0, 1, 2, 7 and 8. Each entry must be in exactly one part. Agents
+    and exported files still take the vector."""
     wrappers: tuple[Code, ...] = setting((), code=True)
     """Custom wrappers of a task in JAX, as a list of file.py:Wrap. Each takes a task and returns a
     task; the first one is innermost. For Gymnasium wrappers, use env.options."""
@@ -164,8 +164,8 @@ class EnvConfig(Section):
         default_factory=dict, metadata={"free": True, "swept": False}
     )
     """Metrics of the task to log as env/NAME and eval/NAME: pairs of a name and a reduction over an
-    episode, sum, mean or last. For gymnasium, pettingzoo and envpool, the names of numbers in
-    `info`. Tasks in JAX log their own metrics, and this changes the reductions."""
+    episode: sum, mean or last. In gymnasium, pettingzoo and envpool, names are keys of numbers in
+    `info`. Tasks in JAX log all their metrics; this setting changes the reductions."""
     mirror_obs: tuple[int, ...] = setting(
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )
@@ -508,23 +508,23 @@ class LoggingConfig(Section):
     """Environment steps between rows of metrics. 0: a hundredth of total_timesteps."""
     video_interval: int = setting(0, low=0, high=2**50)
     """Environment steps between videos of one episode of the current agent, played as in
-    evaluations: videos/STEPS.mp4 in the run folder, TensorBoard and W&B. With several agents, of
-    the first one. 0: no videos. It needs the render extra."""
+    evaluations: videos/STEPS.mp4 in the run folder, TensorBoard and W&B. With several agents,
+    the first one is shown. 0: no videos. Needs the render extra."""
     tensorboard: bool = True
     """Write TensorBoard events to the run folder."""
     wandb_project: str = ""
     """Weights & Biases project to log to; needs the wandb extra. Empty: off. A row is sent once a
-    checkpoint covers it (checkpoint.interval), so a killed run resumes at the right step. Each
-    of several agents is a W&B run; above 256 agents, only their mean is."""
+    checkpoint covers it (checkpoint.interval), so a killed run resumes at the right step. With
+    several agents, each is a separate W&B run; above 256 agents, only their mean is logged."""
     wandb_group: str = setting("", needs="logging.wandb_project or logging.loggers")
-    """Group of the W&B runs. Empty: the run folder of several agents or the folder of a sweep."""
+    """Group of the W&B runs. Empty: the name of the sweep, or of a run with several agents."""
     wandb_tags: tuple[str, ...] = setting((), needs="logging.wandb_project")
     """Tags of the W&B runs."""
     wandb_notes: str = setting("", needs="logging.wandb_project")
     """Notes of the W&B runs."""
     loggers: tuple[Code, ...] = setting((), code=True)
     """Custom loggers, as a list of file.py:Name of classes derived from `purejaxppo.Logger`. They
-    get the rows of metrics and the videos. An error in a logger does not end the run."""
+    receive the rows of metrics and the videos. An error in a logger does not end the run."""
     log_file: str = ""
     """File for debug messages inside the run folder; its name ends in .log. Empty: none."""
 
@@ -576,9 +576,9 @@ class Config(Section):
     can add metrics and stop the run."""
     init_from: str = setting("", swept=False)
     """Run folder whose agent this run starts from (warm start), for example with another reward,
-    terrain or number of environments. The optimiser and the schedules start from scratch. A run of
-    one agent starts all seeds; a run of several seeds starts an equal number of seeds, one each.
-    Empty: random parameters."""
+    terrain or number of environments. The optimiser and the schedules start from scratch. If that
+    run has one agent, all seeds start from it. If it has several, this run needs as many seeds, and
+    each seed starts from one of them. Empty: random parameters."""
     init_checkpoint: str = setting("best", swept=False, needs="init_from")
     """Checkpoint of init_from: best, last, or its number of environment steps."""
     init_member: int = setting(-1, low=-1, high=2**12, swept=False, needs="init_from")

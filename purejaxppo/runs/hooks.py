@@ -231,7 +231,7 @@ class RecordVideo:
         path.parent.mkdir(exist_ok=True)
         member = run.members[0]
         recorder = self._recorder or Recorder(member, run.programs.parts.policy, member.seed)
-        # Host simulators cannot start an episode of a recording again, and their windows stay open.
+        # Host simulators record only one episode, and their windows stay open.
         self._recorder = recorder if recorder.reusable else None
         try:
             agent = jax.device_get(jax.tree.map(lambda x: x[0], run.state.agent))

@@ -168,7 +168,7 @@ class Run:
             The figure, which notebooks display.
 
         Raises:
-            ValueError: there is no such metric.
+            ValueError: the metric is unknown.
         """
         rows, seeds = self._rows(), are_seeds(self.members)
         if axes is None:
@@ -245,10 +245,10 @@ def train(
         config: a `Config`, a YAML file, the name of a config that comes with the library, or
             playground/TASK for the settings that Playground tuned. None: the defaults.
         env: an environment instead of the config's: a name such as gymnasium/CartPole-v1, a
-            `Task`, an environment of Gymnasium, PettingZoo (parallel) or gymnax, its class, or a
-            function that makes one. Its copies step in parallel, env.num_envs of them.
-            A mapping changes settings of the section env: env={"num_envs": 64}.
-        run_dir: the run folder. Empty: the config's, or else the name that the command chooses.
+            `Task`, an environment of Gymnasium, PettingZoo (parallel), gymnax, Brax or Playground,
+            its class, or a function that makes one. env.num_envs copies of it step in parallel. A
+            mapping changes settings of the section env: env={"num_envs": 64}.
+        run_dir: the run folder. Empty: the config's, or else the default of the command.
         callbacks: one or a list, in addition to the config's: functions of a `CallbackContext`,
             `Callback` objects, or classes.
         loggers: one or a list, in addition to the config's: classes derived from `Logger`, of which

@@ -53,7 +53,7 @@ class LoggerContext:
 class Logger:
     """Base class of loggers. Override the methods that you need.
 
-    With several agents, each agent gets a logger of its own. An error in a method is printed once,
+    With several agents, each agent gets a separate logger. An error in a method is printed once,
     and the run continues.
     """
 
@@ -161,7 +161,7 @@ class TensorBoardLogger(Logger):
                     self.writer.add_scalar(key, value, step)
 
     def video(self, path: Path, step: int) -> None:
-        """Write a video as an animated image, which is TensorBoard's only form."""
+        """Write a video as an animated image, the only video format that TensorBoard shows."""
         from purejaxppo.video.video import as_gif
 
         with named_write_errors(self._folder):

@@ -65,7 +65,7 @@ class Setting:
     config: Config
     """Config with these values, of the first seed. `train` accepts it."""
     scores: np.ndarray  # float64 [seeds]
-    """Score of each seed; NaN if it has none."""
+    """Score of each seed; NaN for a seed without a score."""
     seeds: tuple[int, ...]
     """Seed of each agent."""
     runs: tuple[tuple[Run, int], ...]
@@ -82,7 +82,7 @@ class Setting:
 
     @property
     def score(self) -> float:
-        """Mean score over seeds; NaN if a seed has none."""
+        """Mean score over seeds; NaN if a seed has no score."""
         return float(np.mean(self.scores))
 
     @property
@@ -210,7 +210,7 @@ class Sweep(Sequence[Setting]):
             axes: matplotlib axes to draw on, with `metric`. None: a new figure.
 
         Raises:
-            ValueError: there is no such metric.
+            ValueError: the metric is unknown.
         """
         if not metric:
             scores: Figure = figure_of(

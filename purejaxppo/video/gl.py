@@ -14,7 +14,7 @@ import numpy as np
 LARGE = 10.0
 """Smallest distance in metres from the centre of a floor to its edge. Smaller planes are tables."""
 MARGIN, LARGEST = 1.05, 2.0
-"""A picture that does not contain the moving bodies becomes larger, by at most this factor."""
+"""A view that does not contain the moving bodies is widened by at most this factor."""
 SHADOWS = 1024
 """Width of the shadow map in pixels. MuJoCo's 4096 take a third of the time without a GPU."""
 

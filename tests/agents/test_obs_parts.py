@@ -84,12 +84,12 @@ def test_agents_take_the_vector_of_the_environment(name, make_config, key):
         ({"a": [3, 1]}, r"env\.obs_parts\.a = \[3, 1\]: must be"),
         ({"a": []}, r"must be \[first, last \+ 1\]"),
         ({"a": 3}, r"env\.obs_parts\.a = 3: must be a list"),
-        ({"action_mask": [0, 4]}, "action_mask is the name of masks"),
-        ({"a": [0, 3]}, r"has parts of 3 entries, but the observation has 4\."),
-        ({"a": [0, 5]}, r"has parts of 5 entries, but the observation has 4\."),
+        ({"action_mask": [0, 4]}, "the name action_mask is reserved"),
+        ({"a": [0, 3]}, r"has 3 entries, but the observation has 4\."),
+        ({"a": [0, 5]}, r"has 5 entries, but the observation has 4\."),
     ],
 )
-def test_parts_that_do_not_divide_the_observation_are_refused(parts, message, make_config):
+def test_parts_that_do_not_divide_the_observation_are_rejected(parts, message, make_config):
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     with pytest.raises(ValueError, match=message):
         make_parts(config.replace(**{"env.obs_parts": parts}))

@@ -68,7 +68,7 @@ def test_the_table_shows_pieces_their_sum_the_rest_and_the_whole():
     ]
 
 
-def test_rounds_that_differ_a_lot_are_pointed_out():
+def test_rounds_that_differ_a_lot_are_reported():
     text = "The rounds differ a lot. Stop other programs, and measure again."
     assert text in str(make(whole=Spread(0.003, 0.0025, 0.0032)))
     assert text not in str(make())

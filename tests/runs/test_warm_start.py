@@ -206,7 +206,7 @@ def test_a_run_does_not_resume_with_another_agent(trained, make_config, tmp_path
         ("--init_from run --env.name gymnax/Acrobot-v1", "Different settings: env.name."),
     ],
 )
-def test_an_agent_that_does_not_fit_is_refused_before_a_run_folder_is_made(
+def test_an_agent_that_does_not_fit_is_rejected_before_a_run_folder_is_made(
     flags, message, finished_run, config_file, capsys
 ):
     capsys.readouterr()

@@ -33,8 +33,8 @@ def dict_space(space: Space, parts: Parts) -> Dict:
     size = max(stop for indices in parts.values() for _, stop in ranges(indices))
     if size != space.shape[0]:
         raise ValueError(
-            f"env.obs_parts has parts of {size} entries, but the observation has {space.shape[0]}. "
-            f"Each entry must be in one part."
+            f"env.obs_parts has {size} entries, but the observation has {space.shape[0]}. "
+            f"Each entry must be in exactly one part."
         )
     low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
 

@@ -1,6 +1,6 @@
 """A custom Gymnasium environment: steer a cart in a corridor to a goal.
 
-Copies of the environment step in worker processes, env.num_envs of them.
+env.num_envs copies of the environment step in worker processes.
 """
 
 import gymnasium

@@ -26,7 +26,7 @@ class Balancer:
     """
 
     observation = Box((4,))  # tilt, its velocity, velocity, command
-    action = Box((1,), -1.0, 1.0)  # of the motor; `step` gets it within these bounds
+    action = Box((1,), -1.0, 1.0)  # motor command; `step` gets it within these bounds
     max_episode_steps = 250  # time limit: truncated, not terminated
     cheap_reset = False  # a reset simulates
     frame_rate = 50.0  # of videos: control steps per second

@@ -27,7 +27,7 @@ EPISODE_STEPS = 1000
 """Default `episode_length` of Brax."""
 OPTIONS = {
     mjx.RANDOMIZATION: mjx.randomization_option(
-        "Randomise the model of each episode. Brax has no function of its own."
+        "Randomise the model of each episode. false: off. Brax itself has no function for it."
     )
 }
 """Options in addition to the arguments of a task's class."""
@@ -100,7 +100,7 @@ def _sampler(randomize: Any, task: "BraxTask", config: EnvConfig) -> mjx.Draw:
     field = f"env.options.{mjx.RANDOMIZATION}"
     if randomize is True:
         raise ValueError(
-            f"{field} = true: Brax has no domain randomisation of its own. Use a custom function "
+            f"{field} = true: Brax itself has no domain randomisation. Use a custom function "
             f"{extensions.RANDOMIZATION.signature} as file.py:name, or env.randomize."
         )
     if task.model is None:

@@ -1,4 +1,4 @@
-"""Robot models of MuJoCo Menagerie for Playground. They are searched on disk, never downloaded."""
+"""Find the robot models of MuJoCo Menagerie on disk, for Playground. Nothing is downloaded."""
 
 import importlib.util
 import os
@@ -20,7 +20,7 @@ class MissingModelError(ValueError):
 class Menagerie:
     """The folder of robot models, in place of Playground's `mjx_env.MENAGERIE_PATH`.
 
-    `menagerie / "unitree_go1"` is the folder of that robot. It is searched in `folder`, if given;
+    `menagerie / "unitree_go1"` is the folder of that robot: in `folder`, if given;
     otherwise in MENAGERIE_ROOT, in the cache of the package mujoco-menagerie, and in `default`.
 
     Args:

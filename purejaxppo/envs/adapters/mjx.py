@@ -61,8 +61,10 @@ def _randomization(name: str, value: Any) -> Any:
 
 def randomization_option(builtin: str) -> Option:
     """Return the option `domain_randomization`; `builtin` describes the value `true`."""
-    text = f"{builtin} file.py:name: a custom function (model, keys [N, 2]) -> (models, axes), as "
-    text += "for Brax's `randomization_fn`."
+    text = (
+        f"{builtin} file.py:name: with a custom function (model, keys [N, 2]) -> (models, axes), "
+    )
+    text += "as for Brax's `randomization_fn`."
     return Option(False, text, parse=_randomization, refers="code")
 
 

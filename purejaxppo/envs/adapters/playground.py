@@ -37,7 +37,7 @@ OPTIONS = {
         refers="path",
     ),
     mjx.RANDOMIZATION: mjx.randomization_option(
-        "Randomise the model of each episode. true: by Playground's function for the task."
+        "Randomise the model of each episode. true: with Playground's function for the task."
     ),
 }
 """Options in addition to the fields of a task's configuration."""
