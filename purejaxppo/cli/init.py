@@ -58,7 +58,7 @@ Write a template for custom code, and print the command that trains with it. KIN
 {", ".join(TEMPLATES)}.
 
 """ + "\n".join(
-    f"  {f'{PROG} {name} {kind.file}':35} {kind.about}" for name, kind in TEMPLATES.items()
+    f"  {f'{PROG} {name} {kind.file}':36} {kind.about}" for name, kind in TEMPLATES.items()
 )
 
 

@@ -131,7 +131,7 @@ class BraxTask(mjx.Robot):
 
 
 FAMILY = Family(
-    about="Brax robots; --env.backend spring, positional, generalized or mjx",
+    about="Brax robots, with --env.backend spring, positional, generalized or mjx; file.py:Name",
     tasks=task_names,
     make_task=make,
     requires="brax",

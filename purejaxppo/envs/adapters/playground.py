@@ -335,7 +335,7 @@ class PlaygroundTask(mjx.Robot):
 
 
 FAMILY = Family(
-    about="MuJoCo Playground on MJX, or your own task as playground/file.py:Name",
+    about="MuJoCo Playground on MJX; file.py:Name",
     tasks=task_names,
     make_task=make,
     names="reference",
