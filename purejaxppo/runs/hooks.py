@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -137,7 +137,16 @@ def beats(score: float, best: float | None) -> bool:
 
 
 class ShowProgress:
-    """A hook that shows the progress in the terminal."""
+    """A hook that shows the progress in the terminal.
+
+    The time left is estimated from the whole time since the first call, with evaluations, which
+    may take longer than training. The first call includes compilation: it only counts training.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Start without a first call. `clock` returns seconds."""
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
 
     def due(self, run: Training) -> bool:
         """Return True, for every chunk."""
@@ -147,7 +156,12 @@ class ShowProgress:
         """Update the bar, or print a line from time to time."""
         p, every = run.progress, run.intervals
         done = min(every.done(p), every.total)
-        left = p.train_seconds * (every.total / max(done, 1) - 1)
+        now = self._clock()
+        self._first = self._first or (now, done)
+        seconds, since = now - self._first[0], done - self._first[1]
+        if not since:
+            seconds, since = p.train_seconds, max(done, 1)
+        left = seconds / since * (every.total - done)
         shown = done * every.unit * len(run.members)
         run.console.progress(shown, p.env_steps, run.speed, mean_row(run.rows), left)
 

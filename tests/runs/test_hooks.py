@@ -1,10 +1,15 @@
-"""Hooks of a run: videos during training."""
+"""Hooks of a run: progress, videos during training, the debug log."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from support.runs import train
 
+from purejaxppo.config.schema import Config
+from purejaxppo.runs.hooks import ShowProgress
+from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
 
 CONFIG = """
@@ -35,6 +40,29 @@ class Blind(Walk):
     def draw(self, states, *, height, width):
         raise RuntimeError("an OpenGL platform library has not been loaded.")
 """
+
+
+def test_the_time_left_counts_evaluations_but_not_the_first_compilation():
+    """Of 10 updates, each trains for 1 s; the rest is spent in evaluations.
+
+    After update 1: 9 s of training. After update 3: 2 updates took 6 s, so 7 take 21 s.
+    """
+    config = Config().replace(total_timesteps=10 * Config().steps_per_update)
+    shown, times = [], iter([100.0, 106.0, 121.0])
+    console = SimpleNamespace(progress=lambda *values: shown.append(values[-1]))
+    hook = ShowProgress(lambda: next(times))
+    for update in (1, 3, 10):
+        hook.act(
+            SimpleNamespace(
+                progress=Progress(update, float(update), [update]),
+                intervals=Intervals(config),
+                members=[config],
+                console=console,
+                speed=1.0,
+                rows=[{"update": update}],
+            )
+        )
+    assert shown == [9.0, 21.0, 0.0]
 
 
 @pytest.fixture
