@@ -77,7 +77,7 @@ def anatomy(
 
     Args:
         config: a `Config`, a YAML file, or the name of a config that comes with the library.
-        env: a custom environment instead of the config's; see `train`.
+        env: an environment instead of the config's; see `train`.
         workers: numbers of workers to compare, for Gymnasium, PettingZoo and EnvPool. Empty: powers
             of two up to twice the cores (EnvPool: the number is not changed).
         seconds: budget for everything. The pieces are measured in at least three rounds.

@@ -45,7 +45,9 @@ def check(command: EvaluateFlags, changes: Mapping[str, Any]) -> None:
             "--deterministic and --render."
         )
     if command.elo and changes:
-        raise ValueError(f"--elo does not support other settings. Remove --{next(iter(changes))}.")
+        raise ValueError(
+            f"--elo does not support settings of the environment. Remove --{next(iter(changes))}."
+        )
 
 
 def run(command: EvaluateFlags, changes: Mapping[str, Any] = MappingProxyType({})) -> int:

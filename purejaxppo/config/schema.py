@@ -107,9 +107,9 @@ class EnvConfig(Section):
 
     name: Code = setting("", code=True)
     """Environment as family/task, for example gymnax/CartPole-v1. `purejaxppo list envs` prints the
-    families, and `purejaxppo list envs gymnax` the tasks of gymnax. For a custom environment in
-    JAX, use jax/file.py:Name. For a custom class with gymnax's interface, use
-    gymnax/file.py:Name."""
+    families, and `purejaxppo list envs gymnax` the tasks of gymnax. Custom environments:
+    jax/file.py:Name for a task in JAX; gymnasium/file.py:Name, and the same with pettingzoo, brax,
+    playground or gymnax, for the interface of that library."""
     num_envs: int = setting(256, low=1, high=2**24)
     """Number of environments that step in parallel. In a task with several agents, each agent
     counts as one."""
