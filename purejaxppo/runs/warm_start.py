@@ -5,6 +5,7 @@ critic and the normalisers. The optimiser, the schedules and everything else sta
 """
 
 import json
+import logging
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -31,6 +32,8 @@ from purejaxppo.runs.folder import INIT, imports
 from purejaxppo.setup import Setup
 from purejaxppo.spaces import without_bounds
 from purejaxppo.types import STATISTICS, LearnedState, TrainState, named_leaves
+
+log = logging.getLogger("purejaxppo")
 
 CRITIC = ("critic", "critic_torso", "critic_memory")
 """Names of the critic's parameters. Others belong to the policy, or to auxiliary losses."""
@@ -84,6 +87,13 @@ def load(setup: Setup, parts: Parts) -> Source:
     check_network(source, config)
     check_statistics(source, parts)
     check_arrays(source, parts)
+    chosen = config.init_parts
+    if config.ppo.normalize_obs and "normalizers" not in chosen:
+        log.warning(
+            "init_parts = %s: networks read normalised observations, and their statistics start "
+            "from scratch. Add normalizers to keep the agent's behaviour.",
+            list(chosen),
+        )
     return source
 
 
