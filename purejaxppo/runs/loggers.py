@@ -512,8 +512,11 @@ def _tensorboard(
         return [TensorBoardLogger(folder, steps[0], members[0])]
     if len(members) > MOST_WRITERS:
         return [TensorBoardLogger(folder / "mean", sum(steps) // len(steps), members[0])]
-    names = [f"member_{i}_seed_{member.seed}" for i, member in enumerate(members)]
-    return [
-        TensorBoardLogger(folder / name, at, member)
-        for name, at, member in zip(names, steps, members, strict=True)
-    ]
+    boards: list[TensorBoardLogger] = []
+    for i, (at, member) in enumerate(zip(steps, members, strict=True)):
+        if i in distinct(members):
+            name = f"member_{i}_seed_{member.seed}"
+            boards.append(TensorBoardLogger(folder / name, at, member))
+        else:  # a copy that fills a batch, which is not logged
+            boards.append(boards[-1])
+    return boards

@@ -276,7 +276,7 @@ def a_run(saves: Any, config):
     programs: Any = SimpleNamespace(
         setup=SimpleNamespace(config=config, members=(config,)),
         shards=Shards(1),
-        spec=SimpleNamespace(restorable=True),
+        spec=SimpleNamespace(restorable=True, metrics=()),
         failure=None,
         close=lambda: closed.append("simulators"),
     )

@@ -327,7 +327,7 @@ def test_each_best_agent_comes_from_its_own_best_evaluation(run):
     config = load_config(run / "config.yaml")
     programs = Programs(setup_of(config))
     programs.compile(programs.init())
-    best = restore(run).state
+    best = restore(run).state.agent
     for member, history in scores.items():
         assert len(history) == 8
         update = len(history) - int(np.argmax(history[::-1]))  # the latest of equals
