@@ -4,6 +4,7 @@ Everything that processes inherit is set here, before JAX is imported.
 """
 
 import gc
+import logging
 import os
 from pathlib import Path
 
@@ -115,6 +116,14 @@ def limited_memory():
     """Drop compiled programs that use too much memory."""
     yield
     drop_large_programs(LARGEST)
+
+
+@pytest.fixture(autouse=True)
+def fresh_logger():
+    """Undo `print_warnings`, which an earlier test of the process may have called."""
+    logger = logging.getLogger("purejaxppo")
+    logger.handlers.clear()
+    logger.propagate = True
 
 
 @pytest.fixture(scope="session")

@@ -134,8 +134,11 @@ class Console:
         from rich.console import Console as RichConsole
 
         out: Any = SafeStream(sys.stdout)
-        self._console = RichConsole(file=out, highlight=False, soft_wrap=True, quiet=quiet)
-        self._live = self._console.is_terminal and not quiet and not lines
+        self._console = RichConsole(
+            file=out, highlight=False, soft_wrap=True, quiet=quiet, force_jupyter=False
+        )
+        # Jupyter sets FORCE_COLOR, with which rich reports a terminal.
+        self._live = self._console.is_terminal and out.isatty() and not quiet and not lines
         self._total, self._next_line = total, 0.0
         self._return = math.nan
         self._evaluated: float | None = None

@@ -259,7 +259,7 @@ class Sweep(Sequence[Setting]):
         """Return the table of the best settings, as the command prints it."""
         from rich.console import Console
 
-        out = Console(file=io.StringIO(), width=100)
+        out = Console(file=io.StringIO(), width=100, force_jupyter=False, color_system=None)
         with out.capture() as text:
             out.print(table_of([s.result for s in self], list(self[0].settings), self._title))
         return text.get().rstrip()

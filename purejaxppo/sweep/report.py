@@ -144,4 +144,4 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
     """Print the best settings."""
     from rich.console import Console
 
-    Console().print(table_of(ranked, keys, title))
+    Console(force_jupyter=False).print(table_of(ranked, keys, title))

@@ -43,6 +43,16 @@ def test_a_wait_is_announced_once_unless_it_is_short_or_quiet(capsys):
     assert capsys.readouterr().out == "compiling ...\n"
 
 
+def test_forced_colours_do_not_turn_lines_into_a_live_bar(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter does
+    console = Console(100)
+    with console:
+        console.progress(50, 1000, 50.0, {}, left=2.0)
+        console.print_line("one")
+    out = capsys.readouterr().out
+    assert out.count("\n") == 2 and "\r" not in out and "\x1b[?25l" not in out
+
+
 def test_output_that_cannot_be_written_is_dropped():
     reader, writer = os.pipe()
     os.close(reader)
