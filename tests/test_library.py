@@ -93,6 +93,12 @@ def test_an_environment_instance_trains_a_run_with_metrics_and_agents(trained):
         trained.agent(77)
 
 
+def test_the_number_of_copies_is_an_argument_of_train():
+    changes = {name: value for name, value in SMALL.items() if name != "env.num_envs"}
+    run = train(env=Still, num_envs=2, run_dir="run", quiet=True, **changes)
+    assert run.config.env.num_envs == 2
+
+
 def test_an_environment_instance_must_be_passed_again_to_load(trained):
     again = load(trained.run_dir, env=Still(0.25))
     obs = np.linspace(-1, 1, 5)[:, None]

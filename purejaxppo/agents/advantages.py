@@ -14,7 +14,7 @@ Advantages = Callable[[Transition, Array, Predictions, Hyperparams], Estimates]
 """(rows of a rollout, rewards [T, N], predictions of the network, hp) -> advantages and targets."""
 
 
-def gae(  # noqa: PLR0913 - a row's columns, and two numbers
+def gae(
     reward: Array,
     value: Array,
     next_value: Array,

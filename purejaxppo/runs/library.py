@@ -224,6 +224,7 @@ def train(
     config: str | Path | Config | None = None,
     *,
     env: Any = None,
+    num_envs: int | None = None,
     run_dir: str | Path = "",
     callbacks: Any = (),
     loggers: Any = (),
@@ -246,8 +247,10 @@ def train(
             playground/TASK for the settings that Playground tuned. None: the defaults.
         env: an environment instead of the config's: a name such as gymnasium/CartPole-v1, a
             `Task`, an environment of Gymnasium, PettingZoo (parallel), gymnax, Brax or Playground,
-            its class, or a function that makes one. env.num_envs copies of it step in parallel. A
-            mapping changes settings of the section env: env={"num_envs": 64}.
+            its class, or a function that makes one. A mapping changes settings of the section env:
+            env={"num_envs": 64}.
+        num_envs: number of copies of the environment, which step in parallel. None: the config's
+            env.num_envs.
         run_dir: the run folder. Empty: the config's, or else the default of the command.
         callbacks: one or a list, in addition to the config's: functions of a `CallbackContext`,
             `Callback` objects, or classes.
@@ -272,6 +275,8 @@ def train(
     """
     print_warnings()
     name = "" if isinstance(config, Config) else str(config or "")
+    if num_envs is not None:
+        changes["env.num_envs"] = num_envs
     with python_messages():
         full = config_of(config, env, changes)
         added = {"callbacks": (full.callbacks, callbacks)}
