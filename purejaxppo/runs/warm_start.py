@@ -87,13 +87,6 @@ def load(setup: Setup, parts: Parts) -> Source:
     check_network(source, config)
     check_statistics(source, parts)
     check_arrays(source, parts)
-    chosen = config.init_parts
-    if config.ppo.normalize_obs and "normalizers" not in chosen:
-        log.warning(
-            "init_parts = %s: networks read normalised observations, and their statistics start "
-            "from scratch. Add normalizers to keep the agent's behaviour.",
-            list(chosen),
-        )
     return source
 
 
@@ -219,7 +212,13 @@ def started(
         state: initial state of the run, with random parameters.
         put: function (array, array of the state) -> the first array in place of the second.
     """
-    old, size = state.learned, parts.shards.num_members
+    old, size, chosen = state.learned, parts.shards.num_members, parts.config.init_parts
+    if parts.config.ppo.normalize_obs and "normalizers" not in chosen:
+        log.warning(
+            "init_parts = %s: networks read normalised observations, and their statistics start "
+            "from scratch. Add normalizers to keep the agent's behaviour.",
+            list(chosen),
+        )
     arrays, leaves = dict(chosen_arrays(source, parts.config)), named_leaves(old)
     if size and not source.agent.members:
         arrays = {name: np.broadcast_to(x, (size, *x.shape)) for name, x in arrays.items()}

@@ -99,14 +99,14 @@ def test_a_run_starts_with_the_chosen_arrays_of_an_agent_and_nothing_else(
     ],
 )
 def test_networks_without_the_statistics_of_their_observations_are_warned_of(
-    parts, normalize_obs, warns, trained, make_config, caplog
+    parts, normalize_obs, warns, trained, make_config, caplog, tmp_path
 ):
     ppo_settings = {"init_parts": parts, "ppo.normalize_obs": normalize_obs}
     config = make_config(**HARD, num_seeds=2).replace(**ppo_settings)
     source = Agent(trained.config.replace(**ppo_settings), trained.state, members=trained.members)
     setup = replace(setup_of(config), init=source)
     programs = Programs(setup)
-    warm_start.load(setup, programs.parts)
+    warm_start.begin(setup, programs.parts, programs.init(), tmp_path, record=False)
     programs.close()
     assert ("Add normalizers" in caplog.text) == warns
 
