@@ -6,6 +6,7 @@ import html
 import math
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ class Run:
         """Return the class and the folder."""
         return f"Run({str(self.run_dir)!r})"
 
-    @property
+    @cached_property
     def members(self) -> tuple[Config, ...]:
         """Config of each agent."""
         return tuple(load_members(self.run_dir / MEMBERS, self.config)) or (self.config,)

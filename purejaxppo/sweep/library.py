@@ -145,7 +145,9 @@ class Sweep(Sequence[Setting]):
         runs: dict[Path, Run] = {}
 
         def run_of(folder: Path) -> Run:
-            return runs.setdefault(folder, Run(folder, overrides))
+            if folder not in runs:
+                runs[folder] = Run(folder, overrides)
+            return runs[folder]
 
         self._settings = [setting_of(row, self.run_dir, run_of) for row in cells]
 
