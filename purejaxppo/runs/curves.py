@@ -17,6 +17,8 @@ log = logging.getLogger("purejaxppo")
 
 RETURN = "episodic return (sum of rewards)"
 """Label of an axis of returns."""
+MOST_INSIDE = 4
+"""Largest number of entries of a legend inside the axes."""
 
 
 def confidence(values: np.ndarray) -> np.ndarray:
@@ -182,10 +184,25 @@ def png(figure: Any) -> bytes:
 
 
 def with_legends(figure: Any) -> Any:
-    """Add a legend to each axes of a figure that has labels, and return the figure."""
+    """Add a legend to each axes of a figure that has labels, and return the figure.
+
+    Lines come before bands. A long legend is below the axes, where it hides no curve, if the
+    figure's layout makes room for it.
+    """
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.lines import Line2D
+
+    makes_room = isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine)
     for axes in figure.axes:
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="best")
+        entries = sorted(
+            zip(*axes.get_legend_handles_labels(), strict=True),
+            key=lambda entry: not isinstance(entry[0], Line2D),
+        )
+        if len(entries) > MOST_INSIDE and makes_room:
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 2}
+            axes.legend(*zip(*entries, strict=True), **below)
+        elif entries:
+            axes.legend(*zip(*entries, strict=True), loc="best")
     return figure
 
 

@@ -122,6 +122,24 @@ def test_a_plot_shows_scores_or_curves(table):
         table.plot("losses/entropie")
 
 
+def test_the_legend_of_many_curves_is_below_the_axes_with_the_band_last(table):
+    figure = table.plot("losses/entropy")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == [*(setting.name for setting in table), "95 % confidence over seeds"]
+    box = legend.get_window_extent()
+    assert box.y0 >= 0 and box.y1 < axes.get_window_extent().y0
+
+
+def test_settings_of_one_folder_share_one_run_whose_configs_are_read_once(table):
+    runs = [run for setting in Sweep(table.run_dir) for run, _ in setting.runs]
+    folders = {run.run_dir for run in runs}
+    assert len({id(run) for run in runs}) == len(folders) < len(runs)
+    assert runs[0].members is runs[0].members
+
+
 def test_a_finished_sweep_is_opened_again_also_after_a_move(table, folder):
     shutil.copytree(table.run_dir, folder / "moved")
     for run_dir in (table.run_dir, folder / "moved"):
