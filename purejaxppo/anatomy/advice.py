@@ -16,6 +16,7 @@ SHORTEST_ROLLOUT = 8
 """Shortest rollout with which more environments are tried."""
 COMPARISON_SECONDS = 10.0
 """Seconds of a comparison, without compilation."""
+NO_TIME = "not measured: no time left. Use a larger --seconds."
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Search:
         if self.budget.interrupted:
             return False
         if self.budget.left < 1.5 * self.trainer.compile_seconds:
-            self.skip(setting, "not measured: no time left. Use a larger --seconds.")
+            self.skip(setting, NO_TIME)
             return False
         try:
             config = self.config.replace(**setting)

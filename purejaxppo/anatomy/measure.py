@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from purejaxppo.anatomy import simulators, stages
-from purejaxppo.anatomy.advice import Search, more_environments
+from purejaxppo.anatomy.advice import NO_TIME, Search, more_environments
 from purejaxppo.anatomy.report import Anatomy, Piece, words
 from purejaxppo.anatomy.simulators import Workers, WorkerSpeed
 from purejaxppo.anatomy.timing import (
@@ -339,6 +339,9 @@ def compare_workers(
         with contextlib.suppress(KeyboardInterrupt):
             gain = simulators.compare_workers(envs, few, workers, budget, share)
             speeds.append(WorkerSpeed(workers, gain.times(len(actions) / len(few))))
+    if not budget.interrupted:
+        for workers in others[len(speeds) :]:
+            search.skip(simulators.options_of(workers), NO_TIME)
     return speeds
 
 

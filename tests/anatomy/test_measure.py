@@ -184,6 +184,9 @@ def test_pieces_of_host_simulators(slow, changes, pieces):
     assert names(result) == (*pieces, *OF_PPO)
     seeds = changes.get("num_seeds", 1)
     assert result.steps_per_update == 32 * seeds
+    compared = [a.verdict for a in result.advice if "env.options.num_workers" in a.setting]
+    if "pipes, shared memory" in pieces:
+        assert compared and all("no time left" in verdict for verdict in compared)
 
 
 @pytest.mark.full
