@@ -226,6 +226,7 @@ class RecordVideo:
 
     def act(self, run: Training) -> None:
         """Write the video of an episode, and pass it to the loggers. Warn if this fails."""
+        start = time.perf_counter()
         steps = run.progress.env_steps
         path = run.run_dir / VIDEOS / f"{steps}.mp4"
         try:
@@ -236,6 +237,7 @@ class RecordVideo:
             run.console.warn(f"no more videos: {reason}. Training continues.")
             self._failed = True
             return
+        log.debug("video: %s in %.2f s", path.name, time.perf_counter() - start)
         run.loggers.video(path, steps)
 
     def _record(self, run: Training, path: Path) -> None:

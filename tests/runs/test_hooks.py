@@ -114,7 +114,7 @@ def test_a_video_that_cannot_be_drawn_is_one_warning_and_the_run_completes(
 
 def test_the_debug_log_has_lines_of_each_component(config_file, tmp_path):
     flags = ["--logging.log_file", "debug.log", "--logging.tensorboard", "false"]
-    assert train(config_file, "--run_dir", "run", *flags) == 0
+    assert train(config_file, "--run_dir", "run", "--logging.video_interval", 64, *flags) == 0
     text = (tmp_path / "run/debug.log").read_text()
     for pattern in (
         r"compile: train traced in \d+\.\d s, compiled in \d+\.\d s\n",
@@ -123,6 +123,7 @@ def test_the_debug_log_has_lines_of_each_component(config_file, tmp_path):
         r"rollout: obs float32 \[1, 1, 4, 4\] from -?\d\S* to \d\S*, mean \S+, 0 not finite\n",
         r"update: params\S* float32 \[1, \d+\] from ",
         r"evaluation: \[1, 2\] episodes in \d+\.\d\d s\n",
+        r"video: \d+\.mp4 in \d+\.\d\d s\n",
         r"checkpoint: 12\d steps, 0\.\d\d MB, training waited ",
         r"console: evaluate: ",
     ):
