@@ -368,7 +368,9 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in args:
-            raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(str, args))}.")
+            choices = ", ".join(str(x) for x in args if x != "")
+            empty = ", or empty" if "" in args else ""
+            raise ValueError(f"{name} = {value!r}: must be one of {choices}{empty}.")
         return value
     if origin in (typing.Union, types.UnionType):
         known = typing.get_args(args[0])

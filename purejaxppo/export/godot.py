@@ -32,7 +32,9 @@ def game_agent(env: Env, policy: Policy, batch: int) -> GodotAgent:
     """
     layout = env.agents_of_game if isinstance(env, GameEnv) else None
     if not isinstance(layout, GodotLayout):
-        raise ValueError("engine = godot: the agent was not trained with godot/.")
+        raise ValueError(
+            "engine = godot: the agent was not trained with godot/. Export without engine."
+        )
     if layout.team is not None:
         raise ValueError(
             "engine = godot: the game's agents differ in their spaces or policy names, and the "

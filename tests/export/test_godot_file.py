@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.godot import GAME
 
+from purejaxppo.__main__ import main
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
@@ -125,5 +126,11 @@ def test_an_agent_of_another_simulator_has_no_file_for_godot(tmp_path):
     with contextlib.closing(registry.make(config.env, 1)) as env:
         policy = Policy(config, env.spec)
     agent = Agent(config, policy.init(jax.random.key(0)))
-    with pytest.raises(ValueError, match="not trained with godot/"):
+    with pytest.raises(ValueError, match=r"not trained with godot/\. Export without engine"):
         files.export(agent, tmp_path / "policy.onnx", engine="godot")
+
+
+def test_a_wrong_engine_names_those_that_exist(capsys):
+    words = ["export", "--run", "runs/x", "--to", "x.onnx", "--engine", "unity"]
+    assert main(words) == 2
+    assert "engine = 'unity': must be one of godot, or empty." in capsys.readouterr().err
