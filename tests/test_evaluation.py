@@ -131,6 +131,7 @@ def test_a_success_is_a_return_above_that_of_the_task():
     assert games.success_rate == 5 / 8
     assert eval_row(returns, lengths, success_above=0.0)["eval/success_rate"] == 5 / 8
     assert str(games.member(slice(7))).endswith(", length 9.0, success 71.4%")
+    assert repr(games) == f"<{games}>"
     assert Evaluation(returns, lengths).success_rate is None
     assert "eval/success_rate" not in eval_row(returns, lengths)
 

@@ -42,6 +42,7 @@ def test_steps_and_lengths_beyond_int32_are_summed():
 def test_a_point_of_several_chunks_equals_a_point_of_one(make_config, monkeypatch, key):
     config = make_config(total_timesteps=5 * 48, ppo={"num_epochs": 1})
     one = jax.jit(make_train(config, num_points=2))(key)
+    assert repr(one) == "<TrainResult: curves [2]>"
     monkeypatch.setattr(pure_training, "MOST_STEPS", 48)
     several = jax.jit(make_train(config, num_points=2))(key)
     jax.tree.map(np.testing.assert_array_equal, several.agent, one.agent)

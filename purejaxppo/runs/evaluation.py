@@ -103,6 +103,10 @@ class Evaluation(NamedTuple):
             return None
         return success_rate(self.returns, self.cut, self.success_above)
 
+    def __repr__(self) -> str:
+        """Return the description; the arrays would fill the screen."""
+        return f"<{self}>"
+
     def __str__(self) -> str:
         """Describe the returns and lengths in one line; of several agents, their mean returns."""
         success = "" if self.success_rate is None else f", success {self.success_rate:.1%}"

@@ -56,6 +56,10 @@ class TrainResult(NamedTuple):
     agent: LearnedState
     curves: Curves
 
+    def __repr__(self) -> str:
+        """Return the shape of the curves; all arrays would fill the screen."""
+        return f"<TrainResult: curves {list(np.shape(self.curves.env_steps))}>"
+
     def seed(self, index: int) -> "TrainResult":
         """Return one seed of a vmapped result."""
         return jax.tree.map(lambda x: x[index], self)
