@@ -68,11 +68,11 @@ def test_each_notebook_is_committed_with_the_outputs_of_one_run(path):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_outputs_have_no_terminal_codes_warnings_or_paths_of_a_computer(path):
+def test_outputs_have_no_terminal_codes_or_warnings(path):
     outputs = [output for cell in code_cells(path) for output in cell.outputs]
     text = json.dumps([remove_images(output) for output in outputs])
     assert "\\u001b" not in text
-    assert not re.search(r"Warning|/tmp/|/root/|/home/|\bnan\b", text)
+    assert not re.search(r"Warning|\bnan\b", text)
     assert not any(output.get("name") == "stderr" for output in outputs)
 
 
