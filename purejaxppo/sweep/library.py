@@ -92,14 +92,14 @@ class Setting:
 
     @property
     def agents(self) -> list[Agent]:
-        """Best agent of each seed."""
+        """Agent with the best evaluation of each seed. Its score can differ: see `select_by`."""
         runs = {run.run_dir: run for run, _ in self.runs}
         best = {folder: run.best for folder, run in runs.items()}
         return [best[run.run_dir].member(index) for run, index in self.runs]
 
     @property
     def best(self) -> Agent:
-        """Best agent of the seed with the highest score."""
+        """Agent with the best evaluation of the seed with the highest score."""
         scores = np.nan_to_num(self.scores, nan=-np.inf)
         run, index = self.runs[int(np.argmax(scores))]
         return run.best.member(index)
