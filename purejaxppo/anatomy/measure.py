@@ -80,7 +80,7 @@ def anatomy(
         env: an environment instead of the config's; see `train`.
         workers: numbers of workers to compare, for Gymnasium, PettingZoo and EnvPool. Empty: powers
             of two up to twice the cores (EnvPool: the number is not changed).
-        seconds: budget for everything. The pieces are measured in at least three rounds.
+        seconds: time for everything. The pieces are measured in at least three rounds.
         quiet: print nothing.
         changes: other values of config fields, by dotted name.
 
