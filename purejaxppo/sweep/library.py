@@ -23,7 +23,7 @@ from purejaxppo.config.references import OBJECT, parse
 from purejaxppo.config.schema import HINTS, Config, is_list
 from purejaxppo.envs import registry
 from purejaxppo.parallel.settings import check_settings
-from purejaxppo.parallel.shards import use_compilation_cache
+from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.curves import (
     RETURN,
@@ -379,6 +379,7 @@ def sweep(
         check_settings()
         use_compilation_cache()
         full = config_of(config, env, changes)
+        use_cpu_cores(full.devices)  # simulators may use JAX when they are imported
         registry.resolve(full.env)
         full = replace(full, run_dir=str(run_dir)) if run_dir else full
         if search == "grid" and not (grid or search_space or num_trials):

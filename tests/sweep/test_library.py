@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -286,3 +288,16 @@ def test_another_sweep_in_the_folder_and_a_folder_without_results_are_errors(tab
         Sweep("nothing")
     with pytest.raises(ValueError, match=r"is the folder of a sweep\. Use one of the run folders"):
         load(table.run_dir)
+
+
+def test_a_sweep_of_a_new_process_uses_all_cores(tmp_path):
+    script = (
+        "import purejaxppo as ppo; ppo.sweep(env='gymnax/CartPole-v1', grid={'ppo.gamma': [0.9]}, "
+        "total_timesteps=64, devices=2, network={'hidden': [4]}, eval={'num_episodes': 0}, "
+        "**{'env.num_envs': 4, 'ppo.rollout_length': 4, 'ppo.num_minibatches': 1})"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert "on 2 x cpu" in done.stdout, done.stderr
