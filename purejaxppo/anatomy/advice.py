@@ -16,7 +16,7 @@ SHORTEST_ROLLOUT = 8
 """Shortest rollout with which more environments are tried."""
 COMPARISON_SECONDS = 10.0
 """Seconds of a comparison, without compilation."""
-NO_TIME = "not measured: no time left. Use a larger --seconds."
+NO_TIME = "not measured: no time left. Increase seconds."
 
 
 @dataclass(frozen=True)

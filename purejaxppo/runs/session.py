@@ -175,6 +175,7 @@ def check_start(programs: Programs) -> None:
     if programs.setup.config.pretrain.teacher:
         pretraining.load_teacher(programs.setup.config, programs.parts.policy)
     if warm_start.is_set(programs.setup):
+        warm_start.print_imports(programs.setup.config)
         warm_start.load(programs.setup, programs.parts)
 
 

@@ -58,6 +58,14 @@ def is_set(setup: Setup) -> bool:
     return setup.init is not None or bool(setup.config.init_from)
 
 
+def print_imports(config: Config) -> None:
+    """Print the custom code that the config of `init_from` names, before `load` executes it."""
+    folder = located(config.init_from)
+    if config.init_from and Path(folder).is_dir():
+        for line in imports(folder):
+            print_line(line)
+
+
 def load(setup: Setup, parts: Parts) -> Source:
     """Load the agent that a run starts from, and check that it fits the run.
 
@@ -74,8 +82,6 @@ def load(setup: Setup, parts: Parts) -> Source:
         folder = located(config.init_from)
         if not Path(folder).is_dir():
             raise ValueError(f"init_from = {folder}: run folder not found.")
-        for line in imports(folder):
-            print_line(line)
         agent = restore(folder, config.init_checkpoint)
         try:
             agent = agent if config.init_member == -1 else agent.member(config.init_member)

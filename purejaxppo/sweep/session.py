@@ -136,6 +136,7 @@ def check_members(members: Sequence[Config], command: SweepFlags) -> None:
         for setup in setups:
             parts = make_parts(replace(setup.config, num_seeds=1))
             if warm_start.is_set(setup):
+                warm_start.print_imports(setup.config)
                 warm_start.load(setup, parts)
             parts.env.close()
     for warning in without_effect(members):
