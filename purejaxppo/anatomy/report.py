@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from purejaxppo.anatomy.advice import Advice
+from purejaxppo.anatomy.advice import NO_TIME, Advice
 from purejaxppo.anatomy.simulators import Workers, WorkerSpeed
 from purejaxppo.anatomy.timing import Spread
 from purejaxppo.config.schema import Config
@@ -130,6 +130,8 @@ class Anatomy:
         lines += [f"{words(advice.setting)}\n    {advice.verdict}" for advice in self.advice]
         if self.changes:
             lines.append(f"recommended ({self.gain:.2f}x together): {words(self.changes)}")
+        elif all(advice.note == NO_TIME for advice in self.advice):
+            lines.append("no recommendation: there was no time to compare settings")
         else:
             lines.append("recommended: the present settings")
         return lines

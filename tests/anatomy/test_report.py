@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from purejaxppo.anatomy.advice import Advice, more_environments
+from purejaxppo.anatomy.advice import NO_TIME, Advice, more_environments
 from purejaxppo.anatomy.measure import pieces_of
 from purejaxppo.anatomy.report import Anatomy, Piece, words
 from purejaxppo.anatomy.simulators import Workers, WorkerSpeed
@@ -78,6 +78,11 @@ def test_without_a_clear_gain_the_present_settings_are_recommended():
     result = make(advice=make().advice[1:])
     assert result.changes == {} and result.gain == 1.0
     assert str(result).endswith("recommended: the present settings")
+
+
+def test_without_comparisons_nothing_is_recommended():
+    result = make(advice=[Advice({"asynchronous": True}, note=NO_TIME)])
+    assert str(result).endswith("no recommendation: there was no time to compare settings")
 
 
 def test_changes_are_those_of_all_recommended_settings():
