@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -190,14 +191,20 @@ class WriteRows:
 
 
 def log_state(run: Training) -> None:
-    """Log the rows, and the shapes and ranges of observations and parameters."""
+    """Log the rows, and the shapes and ranges of observations and parameters.
+
+    Parameters share a line, unless one is not finite.
+    """
     assert run.state is not None
     for i, row in enumerate(run.rows):
         log.debug("row of agent %d: %s", i, ", ".join(f"{k} {x:.6g}" for k, x in row.items()))
     if not processes.is_distributed():  # each process has only a part of the state
-        trees = {"rollout: obs": run.state.rollout.obs, "update: params": run.state.agent.params}
+        params: Any = jax.device_get(run.state.agent.params)
+        flat = np.concatenate([np.ravel(x) for x in jax.tree.leaves(params)])
+        trees = {"rollout: obs": jax.device_get(run.state.rollout.obs)}
+        trees["update: params"] = flat if np.isfinite(flat).all() else params
         for name, tree in trees.items():
-            for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(tree)):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                 log.debug("%s%s %s", name, jax.tree_util.keystr(path), describe(np.asarray(leaf)))
 
 
