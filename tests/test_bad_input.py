@@ -30,7 +30,7 @@ BAD = [
         ["--env.name", "gymnax/Breakout-MinAtar", "--network.encoder", "cnn_nature"],
         "cnn_nature needs images of at least 36 x 36 pixels, but these are 10 x 10. Use cnn_small.",
     ),
-    (["--logging.wandb_project", "p"], f"wandb is not installed. Run: {install_extra('wandb')}"),
+    (["--logging.wandb_project", "p"], "wandb is not installed. Run: "),
     (["--devices", "1000"], "devices = 1000: JAX finds only"),
 ]
 

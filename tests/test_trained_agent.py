@@ -159,7 +159,7 @@ BYTES = form_of(Box((2,), 0.0, 1.0, "uint8"))
         (FORM, {"a": [0, 1]}, r"observation has the keys \['a'\] instead of \['b', 'a'\]"),
         (PAIR, ([[2, 2], [0, -6]], {"a": [0, 1], "b": 4}), r"observation.0\[1, 1\] = -6: must be"),
         (BYTES, [0, -1], r"observation\[1\] = -1: must be an integer from 0 to 255"),
-        (form_of(Box((2,), dtype="bool")), [True, 2], r"observation\[1\] = 2 .* from 0 to 1"),
+        (form_of(Box((2,), dtype="bool")), [True, 2], r"observation\[1\] = 2: .* from 0 to 1"),
         (BYTES, [0.5, 0], r"observation\[0\] = 0.5: must be an integer"),
     ],
 )

@@ -212,7 +212,7 @@ def test_evaluations_can_have_their_own_opponent(make_config):
     evaluator = Evaluator(resolve(config), parts.policy, 6)
     assert evaluator.env.spec.num_agents == 1
     agent = jax.jit(parts.policy.init)(jax.random.key(0))
-    returns, lengths, _ = jax.jit(evaluator.evaluate)(agent, jax.random.key(1))
+    returns, lengths, *_ = jax.jit(evaluator.evaluate)(agent, jax.random.key(1))
     assert returns.shape == (6,) and set(np.asarray(returns)) <= {-1.0, 0.0, 1.0}
     assert np.all((lengths >= 5) & (lengths <= 9))
 

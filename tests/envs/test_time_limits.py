@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 from support import own_code
 from support.godot import GAME
 from support.paths import EXAMPLE_ENVS
@@ -149,6 +150,7 @@ class BraxState(NamedTuple):
     obs: jax.Array
     reward: jax.Array
     done: jax.Array
+    metrics: Any = FrozenDict()
 
 
 class StillBrax:
@@ -158,6 +160,7 @@ class StillBrax:
 
     def __init__(self, backend):
         del backend
+        self.unwrapped = self
 
     def reset(self, key):
         return BraxState(jax.random.normal(key, (2,)), jnp.zeros(()), jnp.zeros(()))

@@ -339,7 +339,7 @@ def test_multi_agent_environments_that_terminate_need_no_time_limit():
 @pytest.mark.parametrize("limit", [np.int64(3), 3.0, np.array(3)], ids=repr)
 def test_max_cycles_may_have_any_numeric_type(limit):
     world = pytest.importorskip("purejaxppo.envs.host.workers.pettingzoo_world")
-    spec = world.PettingZooSpec(f"{EXAMPLE_WORLDS}:Cycles", (("cycles", limit),))
+    spec = world.PettingZooSpec(f"{EXAMPLE_WORLDS}:Cycles", {"cycles": limit})
     assert spec().max_episode_steps == 3
 
 
@@ -513,7 +513,7 @@ def test_evaluated_returns_cover_each_agents_own_episode(make_config):
             return PolicyStep(carry, action, jnp.zeros(len(action)), action)
 
     evaluator = Evaluator(resolve(agent.config), Fixed, 5)
-    returns, lengths, _ = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))
+    returns, lengths, *_ = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))
     evaluator.close()
     np.testing.assert_array_equal(lengths, [4, 2, 4, 4, 2])
     np.testing.assert_array_equal(returns, [410, 223, 890, 410, 223])

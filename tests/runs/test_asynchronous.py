@@ -48,7 +48,7 @@ def train(config, run_dir, *flags):
 
 
 def agent_of(run_dir):
-    return jax.device_get(restore(run_dir, "last").state)
+    return jax.device_get(restore(run_dir, "last").state.agent)
 
 
 @pytest.fixture(scope="module")

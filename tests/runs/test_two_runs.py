@@ -76,7 +76,7 @@ def assert_equal(one, other):
 
 def logged_steps(run):
     """Return the environment steps of the rows in the log of a run."""
-    return re.findall(r"'global_step': (\d+)", (run.run_dir / "run.log").read_text())
+    return re.findall(r"global_step (\d+)", (run.run_dir / "run.log").read_text())
 
 
 def test_runs_in_threads_have_the_same_metrics_and_logs_as_alone(alone, tmp_path):

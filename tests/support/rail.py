@@ -13,6 +13,7 @@ class State(struct.PyTreeNode):
     reward: Any
     done: Any
     info: dict
+    metrics: dict = struct.field(default_factory=dict)
 
 
 class Model(struct.PyTreeNode):

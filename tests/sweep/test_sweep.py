@@ -319,10 +319,8 @@ def test_another_sweep_in_the_same_folder_is_rejected(finished_sweep, config_fil
     other = ("--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2, "--run_dir", "swept")
     assert sweep(config_file, *other) == 2
     error = error_of(capsys)
-    assert (
-        "contains a sweep with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']"
-        in error
-    )
+    assert "contains a sweep with grid = {'ppo.learning_rate': [0.001, 0.01]" in error
+    assert "'ppo.gamma': [0.9, 0.99]}, not {'ppo.gamma': [0.9, 0.99]}" in error
     assert "--clobber to delete that sweep" in error
     assert table(finished_sweep) == before
 

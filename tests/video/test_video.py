@@ -196,7 +196,8 @@ def test_motion_capture_bodies_are_rendered_at_their_pose():
     turn = np.array([[1.0, 0, 0, 0]])
     places = (np.array([[x, 0.0, 0.0]]) for x in (-0.3, 0.3))
     left, right = draw_frames(model, [(np.zeros(0), place, turn) for place in places])
-    assert np.argwhere(red(left))[:, 1].mean() < 80 < np.argwhere(red(right))[:, 1].mean()
+    centre = (160 - 1) / 2
+    assert np.argwhere(red(left))[:, 1].mean() < centre < np.argwhere(red(right))[:, 1].mean()
 
 
 @pytest.mark.parametrize("value", ["off", "no such back end"])

@@ -252,7 +252,7 @@ def test_an_evaluation_of_a_task_without_a_time_limit_ends_at_max_steps():
     def run(key):
         return run_episodes(env, env.reset(key), act, lambda batch: (), key[None], max_steps=8)
 
-    returns, lengths, cut = jax.jit(run)(jax.random.key(0))
+    returns, lengths, cut, _ = jax.jit(run)(jax.random.key(0))
     env.close()
     assert lengths.tolist() == [8, 2] and returns[0] == 8 and np.isnan(returns[1])
     assert cut.tolist() == [True, False]
@@ -520,7 +520,7 @@ def test_a_game_with_lives_is_evaluated_to_its_end(key):
         return PolicyStep(carry, action, jnp.zeros(start.shape), action)
 
     evaluator.act = act
-    _, lengths, _ = jax.jit(evaluator.evaluate)(jax.jit(policy.init)(key), key)
+    lengths = jax.jit(evaluator.evaluate)(jax.jit(policy.init)(key), key).lengths
     evaluator.close()
     assert np.all(lengths > 100) and np.all(lengths < 2000)  # five lives; the limit is 27,000
 
