@@ -101,11 +101,11 @@ def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
     if time.perf_counter() - started < MOST_SECONDS:
 
         @jax.jit
-        def first_reward(key: Key) -> Any:
+        def first_reward(key: Key, action: Any) -> Any:
             state, _ = task.reset(key)
             return task.step(key, state, action)[1].reward
 
-        tracing.check_finite(first_reward, f"{step} (reward)", key)
+        tracing.check_finite(first_reward, f"{step} (reward)", key, action)
     if not agents:
         check_first_steps(task, where)
 

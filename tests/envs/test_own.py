@@ -413,6 +413,25 @@ class Compound(BaseTask):
         return state, TaskStep(state, reward, jnp.array(False), jnp.array(False))
 
 
+class UsesArrayMethods(BaseTask):
+    """Calls a method that JAX arrays have and NumPy arrays do not, as MJX does with controls."""
+
+    observation, action = Box((2,)), Box((2,), -1.0, 1.0)
+    max_episode_steps = 5
+
+    def reset(self, key):
+        return jnp.zeros(2), jnp.zeros(2)
+
+    def step(self, key, state, action):
+        obs = action.at[0].set(1.0)
+        return state, TaskStep(obs, obs.sum(), jnp.bool_(False), jnp.bool_(False))
+
+
+def test_actions_in_checks_are_jax_arrays():
+    config = load_config("cartpole.yaml", env={"name": UsesArrayMethods(), "options": {}})
+    registry.make(config.env, 2).close()
+
+
 def test_spaces_in_nested_mappings_are_accepted_for_observations_and_actions():
     env = registry.make(EnvConfig(name=Compound()), 3)
     state, _ = env.reset(KEY)

@@ -32,6 +32,7 @@ from purejaxppo.runs.logs import logs
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
+from purejaxppo.types import LearnedState
 
 WATCHED = []
 """Functions that are called before a file is created, renamed or deleted."""
@@ -296,7 +297,9 @@ def read_at(run, state, checkpoint, plus):
     """Return the step of the agent that `restore` reads. Check every array."""
     agent = restore(run, checkpoint)
     expected = jax.tree.map(lambda x: x[0], add_number(state.learned, agent.env_steps + plus))
-    assert_equal(agent.state, expected)
+    # Statistics are left out if only they are corrupt.
+    has_statistics = isinstance(agent.state, LearnedState)
+    assert_equal(agent.state, expected if has_statistics else expected.agent)
     return agent.env_steps
 
 
