@@ -134,9 +134,9 @@ def test_the_gymnasium_page_trains_environments_of_each_form(reader):
     assert run.metrics["eval/return_mean"][-1] < 10
 
 
-@pytest.mark.full
+@pytest.mark.slow  # trains a million steps in MJX, and compiles a task of Playground
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.xdist_group("test_robot_of_ones_own")
 def test_the_tutorial_of_a_custom_robot_balances_in_numpy(reader):
     pytest.importorskip("mujoco_playground")
