@@ -26,17 +26,17 @@ from purejaxppo.anatomy.timing import (
     seconds_of,
 )
 from purejaxppo.anatomy.trainer import Trainer, measured_config
-from purejaxppo.config.files import for_platform, load_config
+from purejaxppo.config.files import for_platform
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.workers.pool import WorkerPool
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import awake, places
-from purejaxppo.parts import with_env
 from purejaxppo.runs.console import print_line
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.folder import with_absolute_paths
+from purejaxppo.runs.library import config_of
 from purejaxppo.setup import resolve
 
 NOTICE = "stopping after the current measurement; press Ctrl-C again to exit immediately"
@@ -66,9 +66,9 @@ def anatomy(
 ) -> Anatomy:
     """Measure where the time of training goes, and which settings make it faster.
 
-        result = anatomy("hopper.yaml", **{"env.name": "gymnasium/Hopper-v5"})
+        result = anatomy("hopper.yaml", env="gymnasium/Hopper-v5")
         print(result)
-        train("hopper.yaml", **result.changes)
+        train("hopper.yaml", env="gymnasium/Hopper-v5", **result.changes)
 
     The pieces of an update are switched off one at a time: simulator, pipes and shared memory,
     transfer, inference, statistics, advantages, update and logging. Then training is repeated with
@@ -82,15 +82,13 @@ def anatomy(
             of two up to twice the cores (EnvPool: the number is not changed).
         seconds: time for everything. The pieces are measured in at least three rounds.
         quiet: print nothing.
-        changes: other values of config fields, by dotted name.
+        changes: other values of config fields; see `train`.
 
     Raises:
         ValueError, OSError, SimulatorError: one sentence about the problem.
         KeyboardInterrupt: you pressed Ctrl-C before the pieces were measured.
     """
-    name = "" if isinstance(config, Config) else str(config or "")
-    full = config if isinstance(config, Config) else load_config(name) if name else Config()
-    full = with_env(full, env).replace(**changes)
+    full = config_of(config, env, changes)
     return measure(full, workers, seconds, (lambda line: None) if quiet else print_line)
 
 
