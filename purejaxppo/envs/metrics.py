@@ -98,7 +98,7 @@ def declared(metrics: Any, where: str) -> Declared:
     """
     if not isinstance(metrics, Mapping):
         raise ValueError(
-            f"{where} = {metrics!r} must map names to {', '.join(REDUCTIONS)}, as in "
+            f"{where} = {metrics!r}: must map names to {', '.join(REDUCTIONS)}, as in "
             f"{{'distance': 'mean'}}."
         )
     for name, reduction in metrics.items():

@@ -133,8 +133,8 @@ class Checkpoint:
         """Read the arrays of a `LearnedState`: the agent in `item` with its statistics.
 
         The item `agent` lacks them, because they are in `train`, and so does `best` if version 0.2
-        saved it. The last agent's statistics are then used. If they
-        cannot be read, they are left out, because an agent can act without them.
+        saved it. The last agent's statistics are then used. If they cannot be read, they are left
+        out, because an agent can act without them.
 
         Raises:
             CorruptError: the agent cannot be read, or has changed.

@@ -154,7 +154,7 @@ def test_the_config_changes_the_reduction_of_a_metric():
         ({"metrics": {**DECLARED, "far": "sum"}}, "the task declares the metric 'far', but step"),
         ({"metrics": {**DECLARED, "pace": "average"}}, "metrics.pace = 'average': unknown reduc"),
         ({"metrics": {**DECLARED, "cut": "sum"}}, "the name 'cut' is taken by the column eval/cut"),
-        ({"metrics": ["height"]}, "metrics = ['height'] must map names to sum, mean, last"),
+        ({"metrics": ["height"]}, "metrics = ['height']: must map names to sum, mean, last"),
         ({"value": jnp.zeros(2)}, "the metric 'height' is float32 [2] instead of a number []"),
     ],
 )
