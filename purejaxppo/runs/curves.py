@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.rows import Row, read_csv
@@ -46,6 +47,19 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
     steps = [np.mean([row["global_step"] for row in members.values()]) for members in points]
     values = [[members[i][key] for i in sorted(members)] for members in points]
     return np.array(steps), np.array(values).reshape(len(points), size).T
+
+
+def metric_curves(rows: Sequence[Row], metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return `member_curves` of a metric.
+
+    Raises:
+        ValueError: no row has the metric.
+    """
+    steps, values = member_curves(rows, metric)
+    if not values.size:
+        names = dict.fromkeys(name for row in rows for name in row)
+        raise ValueError(f"{metric}: unknown metric. {did_you_mean(metric, names)}")
+    return steps, values
 
 
 def has_returns(rows: Iterable[Row]) -> bool:

@@ -33,7 +33,7 @@ from purejaxppo.runs.curves import (
     draw_returns,
     figure_over_steps,
     has_returns,
-    member_curves,
+    metric_curves,
     png,
     title_of,
     with_legends,
@@ -176,10 +176,7 @@ class Run:
             title = title_of(self.config, self.members)
             _, axes = figure_over_steps(title, metric or RETURN)
         if metric:
-            steps, values = member_curves(rows, metric)
-            if not values.size:
-                names = dict.fromkeys(name for row in rows for name in row)
-                raise ValueError(f"{metric}: unknown metric. {did_you_mean(metric, names)}")
+            steps, values = metric_curves(rows, metric)
             draw_agents(axes, steps, values, color=None, label=label or metric, band=seeds)
         else:
             draw_returns(axes, rows, evaluated=self.config.eval.policy, band=seeds)

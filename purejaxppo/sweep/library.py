@@ -17,7 +17,7 @@ import yaml
 from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.config.checks import check_ranges
 from purejaxppo.config.files import Dumper, as_text, build, by_dotted_name, flatten
-from purejaxppo.config.hints import did_you_mean, nearest
+from purejaxppo.config.hints import nearest
 from purejaxppo.config.plain import plain
 from purejaxppo.config.references import OBJECT, parse
 from purejaxppo.config.schema import HINTS, Config, is_list
@@ -30,7 +30,7 @@ from purejaxppo.runs.curves import (
     confidence,
     draw_agents,
     figure_over_steps,
-    member_curves,
+    metric_curves,
     with_legends,
 )
 from purejaxppo.runs.library import (
@@ -231,10 +231,7 @@ class Sweep(Sequence[Setting]):
                 for seed, seed_rows in enumerate(setting.rows())
                 for row in seed_rows
             ]
-            steps, values = member_curves(rows, metric)
-            if not values.size:
-                known = dict.fromkeys(name for row in rows for name in row)
-                raise ValueError(f"{metric}: unknown metric. {did_you_mean(metric, known)}")
+            steps, values = metric_curves(rows, metric)
             draw_agents(axes, steps, values, color=None, label=setting.name, each=False)
         figure: Figure = with_legends(axes.figure)
         return figure
