@@ -1,6 +1,6 @@
 """Agents in other environments than those of their training."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config.files import field_of, flatten
 from purejaxppo.config.hints import show
 from purejaxppo.config.schema import Config, EnvConfig
-from purejaxppo.spaces import without_bounds
+from purejaxppo.spaces import Space, without_bounds
 
 
 def evaluation_env(config: Config) -> EnvConfig:
@@ -75,6 +75,18 @@ def describe(conditions: Mapping[str, Any]) -> str:
 
 def check_spaces(conditions: Mapping[str, Any], trained: Policy, policy: Policy) -> None:
     """Raise ValueError if an observation or action has another form under other conditions."""
+    for name, old, new in differing_spaces(trained, policy):
+        raise ValueError(
+            f"{describe(conditions)}: the {name} space is {new}, but the agent was trained with "
+            f"{old}. Their shapes and types must be equal."
+        )
+
+
+def differing_spaces(trained: Policy, policy: Policy) -> Iterator[tuple[str, Space, Space]]:
+    """Yield (observation or action, old space, new space) for spaces that differ.
+
+    Bounds may differ.
+    """
     pairs = (
         ("observation", trained.network_input, policy.network_input),
         ("action", trained.action, policy.action),
@@ -82,7 +94,4 @@ def check_spaces(conditions: Mapping[str, Any], trained: Policy, policy: Policy)
     for name, *spaces in pairs:
         old, new = map(without_bounds, spaces)
         if old != new:
-            raise ValueError(
-                f"{describe(conditions)}: the {name} space is {new}, but the agent was trained "
-                f"with {old}. Their shapes and types must be equal."
-            )
+            yield name, old, new

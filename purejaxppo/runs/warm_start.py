@@ -27,10 +27,10 @@ from purejaxppo.parts import with_new_optimizer
 from purejaxppo.runs import checksums
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import place, restore
+from purejaxppo.runs.conditions import differing_spaces
 from purejaxppo.runs.console import print_line
 from purejaxppo.runs.folder import INIT, imports
 from purejaxppo.setup import Setup
-from purejaxppo.spaces import without_bounds
 from purejaxppo.types import STATISTICS, LearnedState, TrainState, named_leaves
 
 log = logging.getLogger("purejaxppo")
@@ -111,14 +111,7 @@ def check_agents(source: Source, setup: Setup, parts: Parts) -> None:
 
 def check_spaces(source: Source, parts: Parts) -> None:
     """Raise ValueError if an observation or action has another form. Bounds may differ."""
-    theirs, ours = source.agent.policy, parts.policy
-    for name, *pair in (
-        ("observation", theirs.network_input, ours.network_input),
-        ("action", theirs.action, ours.action),
-    ):
-        old, new = map(without_bounds, pair)
-        if old == new:
-            continue
+    for name, old, new in differing_spaces(source.agent.policy, parts.policy):
         env, other = flatten(parts.config), flatten(source.agent.config)
         fields = [key for key in env if key.startswith("env.") and key not in FREE_ENV]
         differing = [key for key in fields if env[key] != other[key]]
