@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import own_code as examples
 from support.paths import ROOT
-from support.stepping import KEY
+from support.stepping import KEY, first_env_steps
 
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
@@ -27,16 +27,6 @@ def make(name, num_envs=2, **fields):
     return registry.make(EnvConfig(name=name, num_envs=num_envs, **fields), num_envs)
 
 
-def steps(env, actions):
-    """Return the first observation of environment 0, and its rewards, ends and valid rows."""
-    state, obs = env.reset(jax.random.key(0))
-    outs = []
-    for action in actions:
-        state, out = env.step(KEY, state, jnp.full(env.spec.num_envs, action))
-        outs.append([x[0] for x in (out.reward, out.terminated, out.truncated, out.valid)])
-    return float(obs[0, 0]), np.array(outs, float)
-
-
 @pytest.mark.toy
 @pytest.mark.parametrize(
     ("name", "options", "size"),
@@ -50,24 +40,24 @@ def steps(env, actions):
     ],
 )
 def test_a_custom_task_is_a_reference_or_an_object(name, options, size):
-    start, outs = steps(make(name, options=options), [1, 1, 0])
+    start, outs = first_env_steps(make(name, options=options), [1, 1, 0])
     np.testing.assert_allclose(outs[:, 0], start + size * np.array([1, 2, 1]), rtol=1e-5)
 
 
 @pytest.mark.toy
 def test_a_custom_task_terminates_and_its_time_limit_truncates():
-    start, outs = steps(make(f"jax/{FILE}:Walk", options={"size": 4.0}), [1, 1, 0])
+    start, outs = first_env_steps(make(f"jax/{FILE}:Walk", options={"size": 4.0}), [1, 1, 0])
     assert outs[0].tolist() == pytest.approx([start + 4, 1, 0, 1])
     assert outs[1].tolist() == [0, 0, 0, 0]  # the reset row
-    _, outs = steps(make(f"jax/{FILE}:Walk", max_episode_steps=2), [0, 0, 0])
+    _, outs = first_env_steps(make(f"jax/{FILE}:Walk", max_episode_steps=2), [0, 0, 0])
     assert outs[:, 2].tolist() == [0, 1, 0]
 
 
 def test_custom_wrappers_are_applied_in_order_from_the_inside():
     wraps = (f"{FILE}:Doubled", examples.Doubled)
-    start, outs = steps(make(f"jax/{FILE}:Walk", wrappers=wraps), [1])
+    start, outs = first_env_steps(make(f"jax/{FILE}:Walk", wrappers=wraps), [1])
     assert outs[0, 0] == pytest.approx(4 * (start + 0.5))
-    start, outs = steps(make("gymnax/CartPole-v1", wrappers=wraps), [1])
+    start, outs = first_env_steps(make("gymnax/CartPole-v1", wrappers=wraps), [1])
     assert outs[0, 0] == 4
 
 
@@ -112,16 +102,18 @@ def test_a_task_without_max_episode_steps_has_no_time_limit():
 
     env = make(Endless())
     assert env.spec.max_episode_steps == 0
-    assert not steps(env, [1, 1])[1][:, 2].any()
+    assert not first_env_steps(env, [1, 1])[1][:, 2].any()
 
 
 def test_a_custom_environment_with_the_gymnax_interface_equals_the_built_in_task(write_module):
     write_module("import gymnax\n\ndef make():\n    return gymnax.make('CartPole-v1')\n")
     builtin, own = make("gymnax/CartPole-v1"), make("gymnax/package.py:make")
     assert own.spec == builtin.spec
-    np.testing.assert_array_equal(steps(builtin, [0, 1, 1])[1], steps(own, [0, 1, 1])[1])
+    np.testing.assert_array_equal(
+        first_env_steps(builtin, [0, 1, 1])[1], first_env_steps(own, [0, 1, 1])[1]
+    )
     own = make("gymnax/package.py:make", options={"max_steps_in_episode": 2})
-    assert steps(own, [0, 1])[1][:, 2].tolist() == [0, 1]
+    assert first_env_steps(own, [0, 1])[1][:, 2].tolist() == [0, 1]
 
 
 def test_the_older_interface_of_gymnax_truncates_at_its_limit(write_module):
@@ -136,7 +128,7 @@ def test_the_older_interface_of_gymnax_truncates_at_its_limit(write_module):
         "        return getattr(self.inner, name)\n"
     )
     env = make("gymnax/package.py:Old", options={"max_steps_in_episode": 3})
-    assert steps(env, [0, 1, 0])[1][:, 1:3].tolist() == [[0, 0], [0, 0], [0, 1]]
+    assert first_env_steps(env, [0, 1, 0])[1][:, 1:3].tolist() == [[0, 0], [0, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -154,7 +146,7 @@ def test_a_gymnax_reward_may_be_an_array_of_exactly_one_value(write_module, size
     )
     if size == 1:
         env = make("gymnax/package.py:Arrays")
-        assert steps(env, [0, 1])[1][:, 0].tolist() == [1, 1]
+        assert first_env_steps(env, [0, 1])[1][:, 0].tolist() == [1, 1]
         return
     with pytest.raises(ValueError, match=r"^env.name: step_env returns a reward of shape \(2,\)"):
         make("gymnax/package.py:Arrays")
@@ -204,7 +196,7 @@ def test_a_gymnax_observation_is_not_cast_to_a_dtype_that_cannot_hold_it(
 def test_the_time_limit_of_a_task_may_have_any_numeric_type(limit):
     env = make(examples.Walk(max_episode_steps=limit))
     assert (env.spec.max_episode_steps, type(env.spec.max_episode_steps)) == (2, int)
-    assert steps(env, [0, 0])[1][:, 2].tolist() == [0, 1]
+    assert first_env_steps(env, [0, 0])[1][:, 2].tolist() == [0, 1]
 
 
 @pytest.mark.toy
@@ -235,7 +227,7 @@ def test_the_time_limit_of_a_gymnax_task_may_have_any_numeric_type(limit, write_
     )
     env = make("gymnax/package.py:make")
     assert (env.spec.max_episode_steps, type(env.spec.max_episode_steps)) == (2, int)
-    assert steps(env, [0, 1])[1][:, 1:3].tolist() == [[0, 0], [0, 1]]
+    assert first_env_steps(env, [0, 1])[1][:, 1:3].tolist() == [[0, 0], [0, 1]]
 
 
 def test_a_time_limit_of_gymnax_that_is_not_a_whole_number_is_rejected():

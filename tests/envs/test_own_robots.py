@@ -12,7 +12,7 @@ from brax.envs.wrappers import training
 from mujoco_playground._src import mjx_env
 from support import robots
 from support.paths import ROOT
-from support.stepping import KEY
+from support.stepping import KEY, first_env_steps
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
@@ -26,16 +26,6 @@ def make(name, num_envs=2, **fields):
     return registry.make(EnvConfig(name=name, num_envs=num_envs, **fields), num_envs)
 
 
-def steps(env, actions):
-    """Return the first observation of environment 0, and its rewards, ends and valid rows."""
-    state, obs = env.reset(jax.random.key(0))
-    outs = []
-    for action in actions:
-        state, out = env.step(KEY, state, jnp.full((env.spec.num_envs, 1), float(action)))
-        outs.append([x[0] for x in (out.reward, out.terminated, out.truncated, out.valid)])
-    return float(obs[0, 0]), np.array(outs, float)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "gain"),
     [
@@ -47,16 +37,16 @@ def steps(env, actions):
     ],
 )
 def test_a_custom_brax_environment_is_a_reference_or_an_object(name, options, gain):
-    start, outs = steps(make(name, options=options), [1, 1, -1])
+    start, outs = first_env_steps(make(name, options=options), [1, 1, -1])
     np.testing.assert_allclose(outs[:, 0], start + gain * np.array([1, 2, 1]), rtol=1e-5)
     assert outs[:, 1:3].sum() == 0
 
 
 def test_done_of_brax_terminates_and_the_time_limit_truncates():
-    start, outs = steps(make(robots.Cart(gain=4.0)), [1, 1, 0])
+    start, outs = first_env_steps(make(robots.Cart(gain=4.0)), [1, 1, 0])
     assert outs[1].tolist() == pytest.approx([start + 8, 1, 0, 1], rel=1e-5)
     assert outs[2].tolist() == [0, 0, 0, 0]  # the reset row
-    _, outs = steps(make(robots.Cart, max_episode_steps=2), [0, 0, 0])
+    _, outs = first_env_steps(make(robots.Cart, max_episode_steps=2), [0, 0, 0])
     assert outs[:, 2].tolist() == [0, 1, 0] and not outs[:, 1].any()
     assert make(robots.Cart()).spec.max_episode_steps == 1000
 
@@ -100,7 +90,7 @@ def test_options_of_a_playground_class_are_fields_of_its_configuration():
     options = {"episode_length": 20, "action_repeat": 2, "reward.scale": 3.0}
     env = make(robots.Slide, options=options)
     assert env.spec.max_episode_steps == 10
-    _, outs = steps(env, [1, 1])
+    _, outs = first_env_steps(env, [1, 1])
     # positions 1, 2 and 3, 4 times 3
     assert outs[:, 0].tolist() == [9.0, 21.0]
     assert (robots.CONFIG.reward.scale, robots.CONFIG.episode_length) == (1.0, 50)
@@ -111,7 +101,7 @@ def test_the_episode_length_of_a_playground_object_is_its_time_limit():
     config.update(impl="jax", episode_length=7, action_repeat=2)
     env = make(robots.Slide(config))
     assert env.spec.max_episode_steps == 4
-    _, outs = steps(env, [1] * 5)
+    _, outs = first_env_steps(env, [1] * 5)
     assert outs[:, 2].tolist() == [0, 0, 0, 1, 0]
     with pytest.raises(ValueError, match="was created with jax"):
         make(robots.Slide(config), backend="warp")
