@@ -163,10 +163,19 @@ def run_name(config: str, seed: int) -> str:
 
 
 def settings(config: str) -> str:
-    """Return a hash of the values in a config, regardless of comments."""
-    from purejaxppo import load_config
+    """Return a hash of the values in a config that differ from their defaults.
 
-    return hashlib.sha1(repr(load_config(config)).encode()).hexdigest()[:12]
+    Rows stay valid when a version adds fields, whose defaults change nothing.
+    """
+    import jax
+
+    from purejaxppo import Config, load_config
+    from purejaxppo.config.files import flatten, for_platform
+
+    used = for_platform(load_config(config), jax.default_backend())
+    values, defaults = flatten(used), flatten(Config())
+    changed = sorted((name, x) for name, x in values.items() if x != defaults[name])
+    return hashlib.sha1(repr(changed).encode()).hexdigest()[:12]
 
 
 def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:

@@ -87,6 +87,20 @@ def test_rows_replace_those_with_equal_keys_and_record_the_device(tmp_path, monk
 
 
 @pytest.mark.toy
+def test_rows_of_a_config_are_kept_until_a_value_differs(tmp_path, monkeypatch):
+    learning = load("learning", monkeypatch)
+    texts = {
+        "as_is": "env: {name: gymnax/CartPole-v1}",
+        "default_spelled_out": "# comment\nppo: {gamma: 0.99}\nenv: {name: gymnax/CartPole-v1}",
+        "other_value": "env: {name: gymnax/CartPole-v1}\nppo: {gamma: 0.98}",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    as_is, spelled_out, other = (learning.settings(str(tmp_path / f"{x}.yaml")) for x in texts)
+    assert as_is == spelled_out != other
+
+
+@pytest.mark.toy
 def test_studies_have_valid_train_flags_and_different_variants(tmp_path, monkeypatch):
     studies = load("ablations", monkeypatch).STUDIES
     for study in studies.values():
