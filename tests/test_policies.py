@@ -94,7 +94,8 @@ FULL = pytest.mark.full
 )
 def test_ratios_are_one_and_results_do_not_depend_on_chunks(memory, action, make_training):
     """12 steps of episodes of 7: they start and end within rollouts and sequences."""
-    training = make_training(action, network={"rnn": memory}, ppo={"bptt_length": 4})
+    network = {"rnn": memory, "rnn_layers": 1 + (memory == "mingru")}
+    training = make_training(action, network=network, ppo={"bptt_length": 4})
     state = begin(training)
     still, metrics = run(training, state, 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
@@ -367,7 +368,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
     names = {"hunter_*": "hunters", "prey_*": "prey"}
     config = make_config(
         env={"name": "particles/tag", "num_envs": 10},
-        network={"policies": names, "rnn": "gru", "rnn_size": 6},
+        network={"policies": names, "rnn": "gru", "rnn_size": 6, "rnn_layers": 2},
     )
     training = Training(make_parts(config))
     state = begin(training)
@@ -380,7 +381,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
     one = make_parts(
         make_config(
             env={"name": "particles/tag", "num_envs": 10},
-            network={"rnn": "gru", "rnn_size": 6},
+            network={"rnn": "gru", "rnn_size": 6, "rnn_layers": 2},
         )
     ).policy.network
     out = jax.jit(network.apply)(params, carry, obs, never)

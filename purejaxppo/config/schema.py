@@ -215,6 +215,9 @@ class NetworkConfig(Section):
     over time (Feng et al. 2024), which is faster than gru and lstm for long sequences."""
     rnn_size: int = setting(64, low=1, high=2**16, needs="network.rnn = gru, lstm or mingru")
     """Width of the recurrent cell."""
+    rnn_layers: int = setting(1, low=1, high=64, needs="network.rnn = gru, lstm or mingru")
+    """Number of recurrent cells on top of each other. Those after the first are residual blocks
+    with layer normalisation."""
     rnn_timescale: int = setting(100, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
     """Longest memory of a recurrent unit at initialisation, in steps. Each unit gets a timescale
     between 2 and this (Tallec & Ollivier 2018). 0: 2 steps for all units."""

@@ -123,7 +123,7 @@ def make_cell(kind, length, dtype="float32"):
     """Return a recurrent cell of 5 units, nonzero (params, carry, x), and starts [length, 2]."""
     memory = cells.CELLS[kind](5, parent=None)
     keys = jax.random.split(jax.random.key(1), 4)
-    zeros = jax.tree.leaves(memory.initial_carry((2,), 5))
+    zeros = jax.tree.leaves(memory.initial_carry((2,)))
     carry = [jax.random.normal(key, (2, 5), dtype) for key in jax.random.split(keys[0], len(zeros))]
     carry = carry[0] if kind == "gru" else tuple(carry)
     x = jax.random.normal(keys[1], (length, 2, 4), dtype)
@@ -143,6 +143,7 @@ CONFIGS = {
     "gru": {"rnn": "gru", "rnn_size": 6},
     "lstm": {"rnn": "lstm", "rnn_size": 6},
     "mingru": {"rnn": "mingru", "rnn_size": 6},
+    "stack": {"rnn": "mingru", "rnn_size": 6, "rnn_layers": 2},
     "other widths": {"critic_hidden": (5,), "rnn": "gru", "rnn_size": 6},
     "one torso": {"torso": "shared", "rnn": "gru", "rnn_size": 6},
 }

@@ -7,16 +7,25 @@ import pytest
 from support import flax_cells
 
 from purejaxppo.agents.networks import cells
+from purejaxppo.config.schema import NetworkConfig
 
 T, N, F, H = 7, 3, 4, 5
 KINDS = sorted(cells.CELLS)
+STACKS = ["lstm x 2", "mingru x 3"]
 
 
-def make(kind, key, span=0):
+def make_module(kind):
+    """Return a cell or a stack of several, such as `mingru x 3`."""
+    name, _, layers = kind.partition(" x ")
+    config = NetworkConfig(rnn=name, rnn_size=H, rnn_timescale=0, rnn_layers=int(layers or 1))
+    return cells.make(config, parent=None)
+
+
+def make(kind, key):
     """Return (apply, params, carry of nonzero numbers, x [T, N, F])."""
-    module = cells.CELLS[kind](H, span)
+    module = make_module(kind)
     x = jax.random.normal(key, (T, N, F))
-    zeros = module.initial_carry((N,), H)
+    zeros = module.initial_carry((N,))
     params = jax.jit(module.init)(key, zeros, x, jnp.zeros((T, N), bool))
     leaves, tree = jax.tree.flatten(zeros)
     keys = jax.random.split(key, len(leaves))
@@ -36,23 +45,54 @@ def test_gated_units_equal_flax_cells(kind, key):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), last, carry)
 
 
+def mingru_step(params, h, x, start):
+    """Return h [N, H] after one step of a minGRU, in NumPy with 64 bits."""
+    gate, candidate = np.split(x @ params["in"]["kernel"] + params["in"]["bias"], 2, -1)
+    z = 1 / (1 + np.exp(-gate))
+    return (1 - z) * np.where(start[:, None], 0.0, h) + z * candidate
+
+
+def in_64_bits(tree):
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+
+
 def test_mingru_equals_a_plain_loop(key):
-    apply, params, h, x = make("mingru", key)
+    apply, params, carry, x = make("mingru", key)
     start = np.zeros((T, N), bool)
     start[3, 1] = start[0, 2] = True
-    last, out = apply(params, h, x, jnp.asarray(start))
-    kernel, bias = (np.asarray(params["params"]["in"][k], np.float64) for k in ("kernel", "bias"))
-    h = np.asarray(h, np.float64)
+    last, out = apply(params, carry, x, jnp.asarray(start))
+    params, h, x = in_64_bits((params["params"], carry, x))
     for t in range(T):
-        gate, candidate = np.split(np.asarray(x[t], np.float64) @ kernel + bias, 2, -1)
-        z = 1 / (1 + np.exp(-gate))
-        h = np.where(start[t][:, None], 0.0, h)
-        h = (1 - z) * h + z * candidate
+        h = mingru_step(params, h, x[t], start[t])
         np.testing.assert_allclose(out[t], h, atol=1e-5)
     np.testing.assert_allclose(last, h, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_cells_of_a_stack_after_the_first_are_residual_blocks_with_a_norm(key):
+    """y₁ = cell₁(x), yᵢ = yᵢ₋₁ + cellᵢ(norm(yᵢ₋₁)), in a plain loop."""
+    apply, params, carry, x = make("mingru x 3", key)
+    start = np.zeros((T, N), bool)
+    start[3, 1] = start[0, 2] = True
+    noise = jax.random.normal(key, (2, 2, H))  # other scales and biases than 1 and 0
+    for i in (1, 2):
+        params["params"][f"norm_{i}"] = {"scale": noise[0, i - 1], "bias": noise[1, i - 1]}
+    last, out = apply(params, carry, x, jnp.asarray(start))
+    params, carry, x = in_64_bits((params["params"], list(carry), x))
+    assert sorted(params) == ["cells_0", "cells_1", "cells_2", "norm_1", "norm_2"]
+    for t in range(T):
+        y = carry[0] = mingru_step(params["cells_0"], carry[0], x[t], start[t])
+        for i in (1, 2):
+            norm = params[f"norm_{i}"]
+            standard = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-6)
+            inputs = standard * norm["scale"] + norm["bias"]
+            carry[i] = mingru_step(params[f"cells_{i}"], carry[i], inputs, start[t])
+            y = y + carry[i]
+        np.testing.assert_allclose(out[t], y, atol=1e-5)
+    for after, expected in zip(last, carry, strict=True):
+        np.testing.assert_allclose(after, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS + STACKS)
 def test_single_steps_equal_the_unrolled_sequence(kind, key):
     apply, params, carry, x = make(kind, key)
     start = jax.random.bernoulli(key, 0.3, (T, N))
@@ -63,7 +103,7 @@ def test_single_steps_equal_the_unrolled_sequence(kind, key):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), last, carry)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + STACKS)
 def test_outputs_and_gradients_equal_those_of_separate_episodes(kind, key):
     """Environment 0 starts episodes at steps 0 and 3, environment 1 at 5, environment 2 never."""
     apply, params, carry, x = make(kind, key)
@@ -75,7 +115,7 @@ def test_outputs_and_gradients_equal_those_of_separate_episodes(kind, key):
         _, y = apply(params, carry, x, jnp.asarray(start))
         return jnp.sum(y * weights), y
 
-    zeros = cells.CELLS[kind].initial_carry((1,), H)
+    zeros = make_module(kind).initial_carry((1,))
     pieces = [(0, 0, 3, True), (0, 3, 7, True), (1, 0, 5, False), (1, 5, 7, True), (2, 0, 7, False)]
 
     def apart(params, x):
@@ -100,7 +140,7 @@ def test_initial_gates_remember_up_to_the_span(kind, key):
     """Without input, the carry decays as σ(b)ᵗ: to 1 / e after 1 to `span` steps."""
     module = cells.CELLS[kind](64, 100)
     x, start = jnp.zeros((1, 1, F)), jnp.zeros((1, 1), bool)
-    carry = jax.tree.map(jnp.ones_like, module.initial_carry((1,), 64))
+    carry = jax.tree.map(jnp.ones_like, module.initial_carry((1,)))
     params = jax.jit(module.init)(key, carry, x, start)
     params["params"]["recurrent" if kind != "mingru" else "none"] = jnp.zeros((64, 64 * 4))
     if kind == "gru":

@@ -175,6 +175,7 @@ def test_a_run_shorter_than_one_update_is_reported():
         {"ppo.target_kl": 0.01, "ppo.early_stop_kl": True},
         {"ppo.target_kl": 0.01, "ppo.learning_rate_schedule": "adaptive"},
         {"network.rnn_size": 8, "network.rnn": "mingru"},
+        {"network.rnn_layers": 2, "network.rnn": "mingru"},
         {"pretrain.updates": 3, "pretrain.teacher": "runs/teacher"},
         {"ppo.ent_schedule": "linear", "ppo.ent_coef": 0.01},
     ],

@@ -210,20 +210,22 @@ def test_parts_of_observations_and_actions_keep_their_names(make_config, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("torso", "memory"),
+    ("torso", "memory", "layers"),
     [
-        ("separate", "gru"),
-        ("shared", "lstm"),
-        ("separate", "mingru"),
+        ("separate", "gru", 1),
+        ("shared", "lstm", 1),
+        ("separate", "mingru", 2),
         *(
             pytest.param(*case, marks=pytest.mark.full)
-            for case in [("shared", "gru"), ("separate", "lstm"), ("shared", "mingru")]
+            for case in [("shared", "gru", 1), ("separate", "lstm", 2), ("shared", "mingru", 1)]
         ),
     ],
 )
-def test_exported_recurrent_policies_act_like_the_agent(memory, torso, make_config, tmp_path):
+def test_exported_recurrent_policies_act_like_the_agent(
+    memory, torso, layers, make_config, tmp_path
+):
     """1,000 steps of two rows with occasional starts."""
-    network = {"rnn": memory, "rnn_size": 8, "torso": torso}
+    network = {"rnn": memory, "rnn_size": 8, "rnn_layers": layers, "torso": torso}
     policy = make_policy(make_config, Box((5,)), Box((3,), -1.0, 1.0), **network)
     act = export.deterministic(policy, random_state(policy))
     program = export.trace_policy(act, policy, 2)

@@ -172,10 +172,10 @@ class ActorCritic(nn.Module):
         self, carry: Carry, features: list[Array], start: Array | None, absent: Array | None
     ) -> tuple[Carry, list[Array]]:
         """Pass the features of each torso through its recurrent cell; return (carry, features)."""
-        kind, names = cells.CELLS[self.config.rnn], ("actor_memory", "critic_memory")
+        names = ("actor_memory", "critic_memory")
         params = self.pair(*names) if len(features) == 2 else None
         if params is not None:
-            memory = kind(self.config.rnn_size, self.config.rnn_timescale, parent=None)
+            memory = cells.make(self.config, parent=None)
             carries = jax.tree.map(lambda *x: jnp.stack(x), *carry)
 
             def run(params: Params, h: Carry, x: Array) -> Any:
@@ -185,9 +185,7 @@ class ActorCritic(nn.Module):
             after = [jax.tree.map(lambda x, i=i: x[i], carries) for i in (0, 1)]
             return tuple(after), list(ys)
         outs = [
-            kind(self.config.rnn_size, self.config.rnn_timescale, name=name)(
-                h, x.astype(jnp.float32), start, absent
-            )
+            cells.make(self.config, name=name)(h, x.astype(jnp.float32), start, absent)
             for name, h, x in zip(names, carry, features, strict=False)
         ]
         return tuple(h for h, _ in outs), [y for _, y in outs]

@@ -7,7 +7,7 @@ The rest of the package uses the record `Network`. The Flax modules are in `acto
 import fnmatch
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -200,12 +200,10 @@ def for_update(module: ActorCritic) -> ActorCritic:
 
 def recurrent(module: ActorCritic) -> Network:
     """Return a network with a recurrent cell after each torso; the carries form a tuple."""
-    config = module.config
-    kind: Any = cells.CELLS[config.rnn]
-    count = 1 if module.shared else 2
+    cell, count = cells.make(module.config, parent=None), 1 if module.shared else 2
 
     def initial_carry(batch: tuple[int, ...]) -> Carry:
-        return tuple(kind.initial_carry(batch, config.rnn_size) for _ in range(count))
+        return tuple(cell.initial_carry(batch) for _ in range(count))
 
     def init(key: Key) -> Params:
         obs = zeros(module.observation, (1, 1))

@@ -7,6 +7,7 @@ for all T steps in one matrix product. A single step (T = 1), as when a policy a
 loop.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from purejaxppo.agents.decisions import hold
 from purejaxppo.agents.networks import gated_scan, products
 from purejaxppo.agents.networks.encoders import Initializer, orthogonal
 from purejaxppo.aliases import Array, Carry, Key
+from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.parallel import platforms
 
 
@@ -86,10 +88,10 @@ class RecurrentCell(nn.Module):
     size: int
     span: int = 0
 
-    @staticmethod
-    def initial_carry(batch: tuple[int, ...], size: int) -> Carry:
+    @nn.nowrap
+    def initial_carry(self, batch: tuple[int, ...]) -> Carry:
         """Return h, zeros [*batch, size]."""
-        return jnp.zeros((*batch, size))
+        return jnp.zeros((*batch, self.size))
 
 
 class GRU(RecurrentCell):
@@ -125,10 +127,10 @@ class LSTM(RecurrentCell):
     forget gate of Gers et al. 2000, https://doi.org/10.1162/089976600300015015.
     """
 
-    @staticmethod
-    def initial_carry(batch: tuple[int, ...], size: int) -> Carry:
+    @nn.nowrap
+    def initial_carry(self, batch: tuple[int, ...]) -> Carry:
         """Return (c, h), zeros [*batch, size] each."""
-        return jnp.zeros((*batch, size)), jnp.zeros((*batch, size))
+        return jnp.zeros((*batch, self.size)), jnp.zeros((*batch, self.size))
 
     @nn.compact
     def __call__(
@@ -184,5 +186,52 @@ def stacked_orthogonal(parts: int) -> Initializer:
     return init
 
 
+class Stack(nn.Module):
+    """Several recurrent cells; those after the first are residual blocks with layer norm.
+
+        y₁ = cell₁(x)    yᵢ = yᵢ₋₁ + cellᵢ(norm(yᵢ₋₁))
+
+    The carry is a tuple with the carry of each cell.
+
+    Reference: Xiong et al. 2020, https://arxiv.org/abs/2002.04745, figure 1b, with a recurrent cell
+    in place of attention and without hidden layers. https://github.com/lucidrains/minGRU-pytorch
+    stacks minGRUs in the same blocks, with hidden layers.
+    """
+
+    cells: tuple[RecurrentCell, ...]
+
+    @nn.nowrap
+    def initial_carry(self, batch: tuple[int, ...]) -> Carry:
+        """Return the carries of the cells."""
+        return tuple(cell.initial_carry(batch) for cell in self.cells)
+
+    @nn.compact
+    def __call__(
+        self, carry: Carry, x: Array, start: Array, absent: Array | None = None
+    ) -> tuple[Carry, Array]:
+        """Run the cells, see the module's docstring."""
+        first, y = self.cells[0](carry[0], x, start, absent)
+        after = [first]
+        for i in range(1, len(self.cells)):
+            normalized = nn.LayerNorm(dtype=y.dtype, name=f"norm_{i}")(y)
+            cell_carry, change = self.cells[i](carry[i], normalized, start, absent)
+            after.append(cell_carry)
+            y = y + change
+        return tuple(after), y
+
+
 CELLS = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
 """Recurrent cells by `network.rnn`."""
+
+
+def make(config: NetworkConfig, **options: Any) -> RecurrentCell | Stack:
+    """Return the cell of the config, or its stack of several.
+
+    Args:
+        config: settings of the network.
+        options: `name` and `parent` of the module.
+    """
+    cell = partial(CELLS[config.rnn], config.rnn_size, config.rnn_timescale)
+    if config.rnn_layers == 1:
+        return cell(**options)
+    return Stack(tuple(cell(parent=None) for _ in range(config.rnn_layers)), **options)
