@@ -50,7 +50,8 @@ PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
 EXTRAS = """
 env: {name: gymnax/CartPole-v1, num_envs: 8, obs_indices: [0, 2], privileged_obs: true,
       randomize: {gravity: 0.1}, curriculum: {length: 0.4 to 0.5}}
-network: {hidden: [16], rnn: lstm, rnn_size: 8, rnn_layers: 2, actor_keys: [obs], critic_keys: [state]}
+network: {hidden: [16], rnn: lstm, rnn_size: 8, rnn_layers: 2,
+          actor_keys: [obs], critic_keys: [state]}
 intrinsic: {kind: icm, hidden: [8]}
 ppo: {rollout_length: 16, bptt_length: 4, num_minibatches: 2, num_epochs: 2, critic: popart,
       optimizer: muon, weight_decay: 0.01, clip_bootstrap: observed,

@@ -123,6 +123,7 @@ class ActorCritic(nn.Module):
                 self.features("critic_torso", space, hidden, obs),
             ]
         if config.rnn != "none":
+            assert start is not None
             carry, features = self.apply_cells(carry, features, start, absent)
         head = dense(self.critic_outputs, self.critic_gain, "critic", config.initializer)
         outputs = head(features[-1])
@@ -169,7 +170,7 @@ class ActorCritic(nn.Module):
         return torsos.apply(torso, params, obs, space)
 
     def apply_cells(
-        self, carry: Carry, features: list[Array], start: Array | None, absent: Array | None
+        self, carry: Carry, features: list[Array], start: Array, absent: Array | None
     ) -> tuple[Carry, list[Array]]:
         """Pass the features of each torso through its recurrent cell; return (carry, features)."""
         names = ("actor_memory", "critic_memory")
