@@ -1,30 +1,22 @@
 """Every kind of policy with every kind of action: ratios of 1, masks, resuming and learning."""
 
-from dataclasses import fields
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from support.runs import setup_of
 from support.trees import assert_same
 
 from purejaxppo import learner, load_config, spaces
 from purejaxppo.agents.networks import action_masks, distributions
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config.schema import IntrinsicConfig, PretrainConfig
+from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import VmapEnv
-from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect
-from purejaxppo.runs import pretraining
-from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.episodes import run_episodes
-from purejaxppo.runs.programs import Programs
-from purejaxppo.types import TrainState
 
 CELLS = ("none", "gru", "lstm", "mingru")
 ACTIONS = {
@@ -409,73 +401,3 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
             )
     with pytest.raises(ValueError, match="this one has one agent"):
         make_parts(make_config(network={"policies": {"*": "a"}}))
-
-
-def stores_start(config):
-    """Return plain gradient descent whose state is the parameters from which it starts."""
-    del config
-    return optax.GradientTransformation(lambda params: params, lambda g, state, params: (g, state))
-
-
-def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkeypatch):
-    """Values under PopArt and normalised rewards are only valid with their statistics.
-
-    The optimiser starts from the agent's parameters.
-    """
-    config = make_config(
-        env={"name": "dummy/choices", "max_episode_steps": 7},
-        network={"hidden": (4,)},
-        ppo={
-            "critic": "popart",
-            "normalize_reward": True,
-            "num_epochs": 1,
-            "num_minibatches": 1,
-            "optimizer": stores_start,
-        },
-        pretrain=PretrainConfig("somewhere", updates=2),
-    )
-    programs = Programs(setup_of(config))
-    teacher = Agent(config, programs.parts.policy.init(key))
-    monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
-    state = programs.init()
-    taught = pretraining.teach(programs.parts, programs.key, state, None)
-    jax.tree.map(np.testing.assert_array_equal, taught.opt_state, taught.agent.params)
-    for field in fields(TrainState):
-        if field.name == "opt_state":
-            continue
-        old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
-        same = all(a is b for a, b in zip(old, new, strict=True))
-        assert same == bool(field.metadata["not_taught"]), field.name
-    assert taught.agent.obs_stats.count == taught.value_stats.moments.count > 0
-    assert taught.reward_stats.count == taught.value_stats.moments.count
-
-
-def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
-    """Making the CartPole environment computes its bounds, which would be tracers under a trace."""
-    pytest.importorskip("gymnax")
-    config = make_config(env={"name": "gymnax/CartPole-v1"})
-    teacher = Agent(config, make_parts(config).policy.init(key))
-    parts = pretraining.cloning_parts(config, teacher, Shards(1))
-    begun = jax.eval_shape(init_program(parts), key, shard_ids(parts))
-    hp = make_hyperparams(config)
-    after, _ = jax.eval_shape(train_program(parts), begun, hp, 1)
-    assert jax.tree.structure(after) == jax.tree.structure(begun)
-
-
-def test_a_student_imitates_its_teacher(make_config, key):
-    """The teacher always takes action 1 of a Discrete(3), by its bias; the student has a GRU."""
-    env = {"name": "dummy/choices"}
-    teacher_config = make_config(env=env)
-    teacher = jax.jit(make_parts(teacher_config).policy.init)(key)
-    actor = {"kernel": jnp.zeros((8, 3)), "bias": jnp.array([0.0, 8.0, 0.0])}
-    teacher = teacher.replace(params=teacher.params | {"actor": actor})
-    config = make_config(
-        env=env, network={"rnn": "gru", "rnn_size": 6}, ppo={"learning_rate": 1e-2}
-    )
-    parts = pretraining.cloning_parts(config, Agent(teacher_config, teacher), Shards(1))
-    student = Training(parts)
-    after, _ = run(student, begin(student), 40)
-    obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
-    carry = parts.policy.network.initial_carry((50,))
-    _, action = jax.jit(parts.policy.mode)(after.agent, carry, obs, start)
-    assert np.mean(np.asarray(action) == 1) > 0.95

@@ -458,12 +458,17 @@ class IntrinsicConfig(Section):
 
 @dataclass(frozen=True)
 class PretrainConfig(Section):
-    """Behavioural cloning of a teacher before PPO starts."""
+    """Imitation of a teacher before PPO starts."""
 
     teacher: str = ""
-    """Run folder whose best agent is the teacher. Empty: no cloning."""
+    """Run folder whose best agent is the teacher. It may observe other entries of the same vector
+    (env.obs_indices) than the student. Empty: no imitation."""
     updates: int = setting(50, low=1, high=2**30, needs="pretrain.teacher")
-    """Number of the teacher's rollouts to clone."""
+    """Number of rollouts to learn from."""
+    actor: Literal["teacher", "student"] = setting("teacher", needs="pretrain.teacher")
+    """Agent that acts in the rollouts. teacher: behavioural cloning. student: the teacher names an
+    action for each observation that the student meets, which corrects its errors (DAgger, Ross et
+    al. 2011). In custom losses (ppo.terms), `rows.action` is then the teacher's action."""
 
 
 @dataclass(frozen=True)

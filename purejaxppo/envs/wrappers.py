@@ -254,6 +254,17 @@ class UnitActions(ReturnPreservingWrapper):
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
+def observed_entries(obs: Obs, indices: tuple[int, ...], privileged_obs: bool) -> Obs:
+    """Return what an agent observes of vectors [..., F]: all entries if `indices` is empty.
+
+    See `env.obs_indices` and `env.privileged_obs`.
+    """
+    if not indices:
+        return obs
+    observed = obs[..., np.array(indices)]
+    return {"obs": observed, "state": obs} if privileged_obs else observed
+
+
 class PartialObservation(ReturnPreservingWrapper):
     """Observe some entries of a vector; with `privileged_obs`, all of them for the critic."""
 
@@ -271,7 +282,7 @@ class PartialObservation(ReturnPreservingWrapper):
             raise ValueError(
                 f"env.obs_indices = {list(indices)}: indices must be from 0 to {space.shape[0] - 1}"
             )
-        self.indices, self.privileged_obs = np.array(indices), privileged_obs
+        self.indices, self.privileged_obs = indices, privileged_obs
         observed = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)
         self.observation = (
             Dict.of({"obs": observed, "state": space}) if privileged_obs else observed
@@ -279,8 +290,7 @@ class PartialObservation(ReturnPreservingWrapper):
 
     def see(self, obs: Obs) -> Obs:
         """Return the observed entries of an observation [F]."""
-        observed = obs[self.indices]
-        return {"obs": observed, "state": obs} if self.privileged_obs else observed
+        return observed_entries(obs, self.indices, self.privileged_obs)
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Reset the task; return (state, observed entries)."""

@@ -1,29 +1,36 @@
-"""Behaviour cloning of a teacher before PPO starts.
+"""Imitation of a teacher before PPO starts.
 
-The teacher, an agent from a checkpoint, acts in the student's environments. The student's loss is
-the negative log-likelihood of the teacher's actions (behaviour cloning, Pomerleau 1991), and its
-critic learns the returns of the teacher. Minibatches, epochs and the optimiser are those of PPO.
-Teacher and student may have different networks, memories and distributions, but the same spaces.
+The teacher is an agent from a checkpoint. In the student's environments, either the teacher acts
+(behaviour cloning, Pomerleau 1991) or the student (DAgger, Ross et al. 2011,
+https://arxiv.org/abs/1011.0686, on the newest rollout only, as in rsl_rl). The student's loss is
+the negative log-likelihood of the teacher's actions for the observations of these rollouts, and its
+critic learns their returns. Minibatches, epochs and the optimiser are those of PPO. Teacher and
+student may have different networks, memories and distributions, and observe different entries of
+the same vector. The carry of each follows the rollout.
 """
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from purejaxppo import learner
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.aliases import Key
+from purejaxppo.aliases import Array, Carry, Key, Obs
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.envs.wrappers import observed_entries
 from purejaxppo.learner import Parts
-from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import (
     STATE_AXES,
     init_program,
+    make_env,
     make_parts,
     shard_ids,
     start_rollout,
@@ -34,7 +41,17 @@ from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.console import print_line
 from purejaxppo.runs.folder import imports
-from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
+from purejaxppo.spaces import Space
+from purejaxppo.streams import STUDENT, split_keys, stream
+from purejaxppo.types import (
+    AgentState,
+    Hyperparams,
+    Metrics,
+    PolicyStep,
+    Rollout,
+    Trained,
+    TrainState,
+)
 
 Change = Callable[[Parts], Parts] | None
 """A function from the parts that a config selects to the parts to train with."""
@@ -59,14 +76,38 @@ def load_teacher(config: Config, student: Policy) -> Agent:
             f"settings of a sweep). Use a run with one seed."
         )
     actor = teacher.policy
-    for name in ("observation", "action"):
-        teacher_space, student_space = getattr(actor, name), getattr(student, name)
+    spaces = {
+        "observation": (actor.observation, student.observation),
+        "action": (actor.action, student.action),
+    }
+    if share_vector(actor, student):
+        del spaces["observation"]
+    for name, (teacher_space, student_space) in spaces.items():
         if teacher_space != student_space:
             raise ValueError(
                 f"pretrain.teacher = {folder}: the teacher's {name} space is {teacher_space}, but "
-                f"the student's is {student_space}. They must be equal."
+                f"the student's is {student_space}. They must be equal. Observations may also be "
+                f"entries of the same vector (env.obs_indices)."
             )
     return teacher
+
+
+def share_vector(teacher: Policy, student: Policy) -> bool:
+    """Return True if teacher and student observe different entries of the same vector."""
+    chosen = [(x.config.env.obs_indices, x.config.env.privileged_obs) for x in (teacher, student)]
+    return chosen[0] != chosen[1] and whole_vector(teacher) == whole_vector(student)
+
+
+def whole_vector(policy: Policy) -> Space:
+    """Return the space of the observation from which a policy's `env.obs_indices` choose."""
+    if not policy.config.env.obs_indices:
+        return policy.observation
+    return registry.make(all_entries(policy.config).env, 1, evaluation=True).spec.observation
+
+
+def all_entries(config: Config) -> Config:
+    """Return the config without `env.obs_indices`."""
+    return config.replace(**{"env.obs_indices": (), "env.privileged_obs": False})
 
 
 CLONING: dict[str, Any] = {
@@ -77,91 +118,146 @@ CLONING: dict[str, Any] = {
     "early_stop_kl": False,
     "recompute_advantages": False,
 }
-"""Settings of ppo for behaviour cloning. The student learns actions instead of rewards."""
+"""Settings of ppo for imitation. The student learns actions instead of rewards."""
 
 
-def cloning_parts(
-    config: Config,
-    teacher: Agent,
-    shards: Shards,
-    change: Change = None,
-) -> Parts:
-    """Build the parts with which a student learns a teacher's actions.
+class Lessons(NamedTuple):
+    """Parts and update with which a student learns a teacher's actions."""
 
-    The recurrent state between rollouts is the teacher's. The student's recurrent state is zero at
-    the start of each rollout.
+    parts: Parts
+    """The student's parts. Its environments return the whole vector if teacher and student observe
+    different entries. `act` returns the teacher's action and the actor's `env_action`."""
+    see: Callable[[Rollout], Rollout]
+    """Rollout of these parts -> the student's rollout."""
+
+    def step(self, parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
+        """Run one update; see `learner.train_step`.
+
+        The state keeps both carries, and the observations of both.
+        """
+        keys, progress = split_keys(state.key), state.update / hp.total_updates
+        rollout = learner.collect(parts, state.agent, state.rollout, keys.act, progress)
+        learn = parts.shards.in_turn(partial(learner.learn, parts))
+        after, metrics = learn(state, self.see(rollout), hp)
+        discounted_return = after.rollout.discounted_return
+        end = rollout.end.replace(discounted_return=discounted_return)
+        return after.replace(rollout=end), metrics
+
+
+def lessons_of(student: Parts, change: Change = None) -> Lessons:
+    """Return the lessons of the teacher that a config names; see `load_teacher`."""
+    return make_lessons(student, load_teacher(student.config, student.policy), change)
+
+
+def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Lessons:
+    """Return the parts and the update with which a student learns.
 
     Args:
-        config: config of the student's run.
-        teacher: the agent that acts.
-        shards: shards of the student's run.
-        change: see `make_parts`.
+        student: the parts of the run.
+        teacher: the agent that names the actions.
+        change: see `make_parts`. It is applied here as well.
     """
-    settings = replace(config.ppo, **CLONING)
-    config = replace(config, ppo=settings, intrinsic=replace(config.intrinsic, kind="none"))
-    parts = make_parts(config, shards, change=change)
-    actor = teacher.policy  # outside of tracing, because it makes an environment
-    initial_carry = actor.network.initial_carry
+    config = student.config
+    student_acts = config.pretrain.actor == "student"
+    settings, no_bonus = replace(config.ppo, **CLONING), replace(config.intrinsic, kind="none")
+    config = replace(config, ppo=settings, intrinsic=no_bonus)
+    parts = make_parts(config, student.shards, change=change)
+    expert = teacher.policy  # outside of tracing, because it makes an environment
+    shared = share_vector(expert, parts.policy)
 
-    def act(agent: AgentState, *args) -> PolicyStep:
-        del agent
-        return actor.act(teacher.state, *args)
+    def entries(policy: Policy, obs: Obs) -> Obs:
+        env = policy.config.env
+        return observed_entries(obs, env.obs_indices, env.privileged_obs) if shared else obs
 
-    def collect(env, *args, **kwargs) -> Rollout:
-        """Collect a rollout of the teacher, with its actions in the student's form."""
-        rollout = parts.collect(env, *args, **kwargs)
-        env_action = actor.distribution.to_env(rollout.transitions.action)
-        action = parts.policy.distribution.from_env(env_action)
-        return rollout._replace(
-            transitions=rollout.transitions._replace(action=action),
-            carry=parts.policy.network.initial_carry((env.spec.num_envs,)),
+    def initial_carry(batch: tuple[int, ...]) -> Carry:
+        return parts.initial_carry(batch), expert.network.initial_carry(batch)
+
+    def act(agent: AgentState, key: Key, carry: Carry, obs: Obs, start: Array) -> PolicyStep:
+        obs_of_student = entries(parts.policy, obs)
+        choice = parts.act(agent, stream(key, STUDENT), carry[0], obs_of_student, start)
+        label = expert.act(teacher.state, key, carry[1], entries(expert, obs), start)
+        return PolicyStep(
+            carry=(choice.carry, label.carry),
+            action=parts.policy.distribution.from_env(label.env_action),
+            log_prob=label.log_prob,
+            env_action=choice.env_action if student_acts else label.env_action,
         )
 
-    return parts._replace(
-        act=act,
-        collect=collect,
-        initial_carry=initial_carry,
-        start=start_rollout(config, parts.env, initial_carry),
-    )
+    def see(rollout: Rollout) -> Rollout:
+        rows, end = rollout.transitions, rollout.end
+        return rollout._replace(
+            transitions=rows._replace(obs=entries(parts.policy, rows.obs)),
+            end=end.replace(obs=entries(parts.policy, end.obs)),
+            carry=rollout.carry[0],
+        )
+
+    env = make_env(all_entries(parts.config)) if shared else parts.env
+    start = start_rollout(config, env, initial_carry)
+    lessons = parts._replace(env=env, act=act, initial_carry=initial_carry, start=start)
+    return Lessons(lessons, see)
 
 
-def teach(student: Parts, key: Key, state: TrainState, change: Change) -> TrainState:
-    """Return the initial state of a run, with its agent trained on the config's teacher.
+class Taught(NamedTuple):
+    """Result of pretraining."""
+
+    fields: dict[str, Any]
+    """The learned fields of a TrainState: all except those marked `not_taught`. They include the
+    statistics of targets and rewards, because the critic's values depend on them."""
+    metrics: Metrics
+    """Sums over the first updates and over the last tenth, [2]."""
+
+
+def pretrain(lessons: Lessons, key: Key) -> Taught:
+    """Train a student on a teacher; a pure function.
+
+    Args:
+        lessons: parts and update.
+        key: the run's key, or one key per agent [M].
+    """
+    parts = lessons.parts
+    hp, count = make_hyperparams(parts.config), parts.shards.num_members
+    if count:
+        hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (count,)), hp)
+    train = train_program(parts, lessons.step)
+    updates = parts.config.pretrain.updates
+    chunks = jnp.array([updates - last_updates(updates), last_updates(updates)], jnp.int32)
+    state = init_program(parts)(key, shard_ids(parts))
+    after, metrics = jax.lax.scan(lambda state, n: train(state, hp, n), state, chunks)
+    names = [f.name for f in fields(TrainState) if not f.metadata["not_taught"]]
+    return Taught({name: getattr(after, name) for name in names}, metrics)
+
+
+def last_updates(updates: int) -> int:
+    """Return the number of updates whose mean loss is reported."""
+    return -(-updates // 10)
+
+
+def teach(
+    student: Parts, key: Key, state: TrainState, change: Change = None
+) -> tuple[TrainState, str]:
+    """Train the agent of a new run on the config's teacher.
 
     Args:
         student: the parts of the run.
         key: one key per agent [M].
         state: training state before the first update.
-        change: see `make_parts`.
-    """
-    learned = pretrain(student, key, change)
-    sharding = student.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
-    state = state.replace(**(jax.device_put(learned, sharding) if sharding else learned))
-    return with_new_optimizer(student, state)
-
-
-def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:
-    """Train a student on the teacher of its config.
-
-    Args:
-        student: the parts of the run.
-        key: the run's key, or one key per agent [M].
         change: see `make_parts`. It is applied here as well.
 
     Returns:
-        The learned fields of a TrainState: all fields except those marked `not_taught`. They
-        include the statistics of targets and rewards, because the critic's values depend on them.
+        (initial state of the run, a line to print).
     """
-    config, shards = student.config, student.shards
-    parts = cloning_parts(config, load_teacher(config, student.policy), shards, change)
+    config = student.config.pretrain
+    lessons = lessons_of(student, change)
     try:
-        initial = jax.jit(init_program(parts))(key, shard_ids(parts))
-        hp = make_hyperparams(parts.config)
-        if shards.num_members:
-            hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (shards.num_members,)), hp)
-        updates = jnp.int32(config.pretrain.updates)
-        after, _ = jax.jit(train_program(parts))(initial, hp, updates)
-        names = [f.name for f in fields(TrainState) if not f.metadata["not_taught"]]
-        return jax.block_until_ready({name: getattr(after, name) for name in names})
+        taught = jax.block_until_ready(jax.jit(partial(pretrain, lessons))(key))
     finally:
-        parts.env.close()
+        lessons.parts.env.close()
+    names = {name: getattr(STATE_AXES, name) for name in taught.fields}
+    sharding = student.shards.shardings(names)
+    learned = jax.device_put(taught.fields, sharding) if sharding else taught.fields
+    loss = jnp.mean(taught.metrics.losses.policy_loss[-1]) / last_updates(config.updates)
+    line = (
+        f"pretrained on the teacher {config.teacher} for {config.updates} updates: imitation loss "
+        f"{loss:.3g} at the end"
+    )
+    return with_new_optimizer(student, state.replace(**learned)), line

@@ -15,8 +15,15 @@ from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.envs import registry
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
-from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
-from purejaxppo.runs import warm_start
+from purejaxppo.parts import (
+    init_program,
+    make_parts,
+    shard_ids,
+    train_program,
+    with_env,
+    with_new_optimizer,
+)
+from purejaxppo.runs import pretraining, warm_start
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
 from purejaxppo.setup import resolve
 from purejaxppo.types import (
@@ -161,6 +168,7 @@ def make_train(
     for line in (*unused, *registry.warnings_of(config.env, built.env.spec)):
         log.warning(line)
     source = warm_start.load(setup, built) if warm_start.is_set(setup) else None
+    lessons = pretraining.lessons_of(built, parts) if config.pretrain.teacher else None
     init_state, train_chunk = init_program(built), train_program(built)
     default = make_hyperparams(config)
     updates = config.num_updates
@@ -175,11 +183,19 @@ def make_train(
         state = init_state(key, shard_ids(built))
         if source is not None:
             state = warm_start.started(source, built, state, warm_start.on_device)
+        if lessons is not None:
+            learned = pretraining.pretrain(lessons, key).fields
+            state = with_new_optimizer(built, state.replace(**learned))
         state, metrics = jax.lax.scan(point, state, jnp.asarray(chunks.ravel()))
         return TrainResult(state.learned, curves(merged(metrics, points), built.env.spec.metrics))
 
+    def close() -> None:
+        built.env.close()
+        if lessons is not None:
+            lessons.parts.env.close()
+
     closable = cast(Train, train)
-    closable.close = built.env.close
+    closable.close = close
     return closable
 
 

@@ -283,9 +283,10 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         if moved := schedule_changes(before, config, run.progress, sparse=run.intervals.sparse):
             console.print_line(f"note: {moved}")
     if config.pretrain.teacher and not resumes:
-        state = pretraining.teach(programs.parts, programs.key, state, programs.setup.change)
-        teacher, updates = config.pretrain.teacher, config.pretrain.updates
-        console.print_line(f"pretrained on the teacher {teacher} for {updates} updates")
+        setup = programs.setup
+        state, line = pretraining.teach(programs.parts, programs.key, state, setup.change)
+        run.warm = True
+        console.print_line(line)
     if warm_start.is_set(programs.setup) and not resumes:
         with processes.raise_together():
             main, parts = processes.is_main(), programs.parts

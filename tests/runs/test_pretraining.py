@@ -1,0 +1,307 @@
+"""Imitation of a teacher: losses by hand, the observations that are labelled, carries, results."""
+
+from dataclasses import dataclass, fields
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.runs import setup_of
+
+from purejaxppo import learner
+from purejaxppo.config.schema import PretrainConfig
+from purejaxppo.envs.adapted import BaseTask
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.parts import make_parts
+from purejaxppo.runs import pretraining
+from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.pure_training import make_train
+from purejaxppo.spaces import Box, Discrete
+from purejaxppo.types import TrainState
+
+GRU = {"rnn": "gru", "rnn_size": 6}
+
+
+@dataclass(frozen=True)
+class Line(BaseTask):
+    """A position on a line that starts at 0: action 0 moves by -1, action 1 by 1."""
+
+    observation = Box((2,))
+    action = Discrete(2)
+    max_episode_steps: int = 7
+    cheap_reset = True
+
+    def reset(self, key):
+        """Return the position 0 with no velocity."""
+        del key
+        return jnp.zeros(2), jnp.zeros(2)
+
+    def step(self, key, state, action):
+        """Return (position, velocity)."""
+        del key
+        velocity = 2.0 * action - 1.0
+        obs = jnp.stack([state[0] + velocity, velocity])
+        return obs, TaskStep(obs, velocity, jnp.array(False), jnp.array(False))
+
+
+def always(agent, action):
+    """Return an agent that always takes an action, by the bias of its head."""
+    head = agent.params["actor"]
+    bias = jnp.zeros_like(head["bias"]).at[action].set(50.0)
+    head = {"kernel": jnp.zeros_like(head["kernel"]), "bias": bias}
+    return agent.replace(params=agent.params | {"actor": head})
+
+
+def initial(config, key):
+    """Return an agent with initial parameters."""
+    return jax.jit(make_parts(config).policy.init)(key)
+
+
+def line_lessons(make_config, key, actor, *, teacher=None, student=None, env=None):
+    """Return lessons on the line, whose teacher always moves by 1; `env` is the student's."""
+    task = {"name": Line()}
+    config = make_config(env=task, network=teacher or {})
+    agent = Agent(config, always(initial(config, key), 1))
+    config = make_config(
+        env=task | (env or {}),
+        network=student or {},
+        pretrain=PretrainConfig("somewhere", actor=actor),
+    )
+    return pretraining.make_lessons(make_parts(config), agent), agent
+
+
+def rollouts(lessons, agent, key, count=1):
+    """Return rollouts of the lessons' parts, one after the other, in which `agent` is taught."""
+    parts, out = lessons.parts, []
+    state = jax.jit(partial(learner.init_state, parts))(key, 0).rollout
+    collect = jax.jit(partial(learner.collect, parts))
+    for k in jax.random.split(key, count):
+        out.append(collect(agent, state, k, 0.0))
+        state = out[-1].end
+    return out
+
+
+@pytest.mark.parametrize(("actor", "direction"), [("teacher", 1), ("student", -1)])
+def test_the_teacher_names_the_actions_of_the_rows_that_the_actor_meets(
+    make_config, key, actor, direction
+):
+    """The student always moves by -1 and meets 0, -1, -2, ...; the teacher would meet 0, 1, ..."""
+    lessons, _ = line_lessons(make_config, key, actor)
+    student = always(lessons.parts.policy.init(key), 0)
+    (rollout,) = rollouts(lessons, student, key)
+    rows = lessons.see(rollout).transitions
+    steps = direction * np.arange(7)
+    np.testing.assert_array_equal(rows.obs[:7, 0, 0], steps)
+    np.testing.assert_array_equal(rows.obs[8:12, 0, 0], steps[:4])  # row 7 resets
+    np.testing.assert_array_equal(rows.reward[:7], direction)
+    assert np.all(np.asarray(rows.action) == 1)
+
+
+def test_an_update_moves_the_logits_by_the_gradient_of_the_cross_entropy(make_config, key):
+    """The student's initial probabilities are 1/3 each, up to its small initial weights.
+
+    The gradient of -log p[1] with respect to the logits is p - (0, 1, 0). Gradient descent with
+    rate 1 thus adds (-1/3, 2/3, -1/3) to the biases.
+    """
+    env = {"name": "dummy/choices"}
+    teacher_config = make_config(env=env)
+    teacher = Agent(teacher_config, always(initial(teacher_config, key), 1))
+    ppo = {"num_epochs": 1, "num_minibatches": 1, "learning_rate": 1.0, "max_grad_norm": 0.0}
+    config = make_config(
+        env=env,
+        ppo=ppo | {"optimizer": "sgd", "ent_coef": 0.0, "learning_rate_schedule": "linear"},
+        pretrain=PretrainConfig("somewhere", updates=1, actor="student"),
+    )
+    lessons = pretraining.make_lessons(make_parts(config), teacher)
+    taught = jax.jit(partial(pretraining.pretrain, lessons))(key)
+    bias = taught.fields["agent"].params["actor"]["bias"]
+    np.testing.assert_allclose(bias, [-1 / 3, 2 / 3, -1 / 3], atol=0.02)
+    loss = taught.metrics.losses.policy_loss
+    np.testing.assert_allclose(loss, [0.0, np.log(3)], atol=0.02)  # the teacher's is log 1 = 0
+
+
+@pytest.mark.parametrize("actor", ["teacher", "student"])
+def test_both_carries_follow_the_rollouts_of_the_actor(make_config, key, actor):
+    lessons, teacher = line_lessons(make_config, key, actor, teacher=GRU, student=GRU)
+    parts, policy = lessons.parts, teacher.policy
+    student = jax.jit(parts.policy.init)(jax.random.key(1))
+    first, second = rollouts(lessons, student, key, 2)
+    both = [first.transitions, second.transitions]
+    obs, start, action, log_prob = (
+        jnp.concatenate([getattr(rows, name) for rows in both])
+        for name in ("obs", "start", "action", "log_prob")
+    )
+    carry = policy.network.initial_carry((4,))
+    out = jax.jit(policy.unroll)(teacher.state, carry, obs, start)
+    assert_close(out.carry, second.end.carry[1])
+    np.testing.assert_allclose(
+        policy.distribution.log_prob(out.dist_params, action), log_prob, atol=1e-5
+    )
+    carry = parts.policy.network.initial_carry((4,))
+    half = jax.jit(parts.policy.unroll)(student, carry, obs[:12], start[:12]).carry
+    assert_close(half, lessons.see(second).carry)
+    assert_close(
+        jax.jit(parts.policy.unroll)(student, carry, obs, start).carry, second.end.carry[0]
+    )
+
+
+def assert_close(a, b):
+    """Check that the arrays of two trees are equal up to rounding, and not constant."""
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+        assert np.std(x) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"obs_indices": (0,)},
+        {"obs_indices": (0,), "privileged_obs": True},
+        {"obs_indices": (1, 0)},
+    ],
+)
+def test_a_teacher_observes_entries_that_its_student_does_not(make_config, key, env):
+    """The teacher's logits are those of the whole vector. The student learns from its entries."""
+    lessons, teacher = line_lessons(make_config, key, "student", student=GRU, env=env)
+    head = jax.random.normal(key, teacher.state.params["actor"]["kernel"].shape)
+    teacher.state.params["actor"] = {"kernel": head, "bias": jnp.zeros(2)}  # depends on its inputs
+    parts = lessons.parts
+    state = jax.jit(partial(learner.init_state, parts))(key, 0)
+    rollout = jax.jit(partial(learner.collect, parts))(state.agent, state.rollout, key, 0.0)
+    rows = rollout.transitions
+    assert rows.obs.shape == (12, 4, 2)
+    dist_params = jax.jit(teacher.policy.unroll)(
+        teacher.state, (), rows.obs, rows.start
+    ).dist_params
+    assert np.std(dist_params[:7, 0, 0]) > 0.1
+    expected = teacher.policy.distribution.log_prob(dist_params, rows.action)
+    np.testing.assert_allclose(rows.log_prob, expected, atol=1e-5)
+    seen = lessons.see(rollout)
+    chosen = np.asarray(rows.obs)[..., env["obs_indices"]]
+    for part, whole in ((seen.transitions.obs, rows.obs), (seen.end.obs, rollout.end.obs)):
+        values = part["obs"] if "privileged_obs" in env else part
+        np.testing.assert_array_equal(values, np.asarray(whole)[..., env["obs_indices"]])
+    assert chosen.std() > 0.1
+    hp = pretraining.make_hyperparams(parts.config)
+    after, _ = jax.jit(partial(lessons.step, parts))(state, hp)
+    assert after.rollout.obs.shape == (4, 2)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
+def test_a_teacher_of_another_vector_is_rejected_and_one_of_the_same_is_not(
+    make_config, monkeypatch, tmp_path, key
+):
+    def teacher_of(env):
+        config = make_config(env=env)
+        teacher = Agent(config, initial(config, key))
+        monkeypatch.setattr(pretraining, "restore", lambda folder: teacher)
+        monkeypatch.setattr(pretraining, "imports", lambda folder: [])
+
+    hidden = {"name": Line(), "obs_indices": (0,)}
+    student = make_parts(make_config(env=hidden, pretrain=PretrainConfig(str(tmp_path)))).policy
+    teacher_of({"name": "dummy/choices"})
+    with pytest.raises(ValueError, match=r"Box\(shape=\(3,\).*entries of the same vector"):
+        pretraining.load_teacher(student.config, student)
+    teacher_of({"name": Line(), "obs_indices": (1,)})
+    pretraining.load_teacher(student.config, student)
+    # Same shape, and no common vector: the teacher reads what the student observes.
+    teacher_of({"name": "dummy/vector", "obs_indices": (3,)})
+    with pytest.raises(ValueError, match="the teacher's action space is"):
+        pretraining.load_teacher(student.config, student)
+
+
+def test_make_train_starts_from_the_taught_student(make_config, key, monkeypatch):
+    """With a learning rate of 0, training returns the parameters after pretraining."""
+    env = {"name": "dummy/choices"}
+    config = make_config(
+        env=env,
+        total_timesteps=48,
+        ppo={"learning_rate": 0.01},
+        pretrain=PretrainConfig("somewhere", updates=3),
+    )
+    teacher = Agent(config, always(initial(config, key), 1))
+    monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
+    lessons = pretraining.make_lessons(make_parts(config), teacher)
+    expected = jax.jit(partial(pretraining.pretrain, lessons))(key).fields["agent"]
+    train = make_train(config)
+    still = pretraining.make_hyperparams(config)._replace(learning_rate=jnp.float32(0.0))
+    result = jax.jit(train)(key, still)
+    train.close()
+    for x, y in zip(
+        jax.tree.leaves(result.agent.params), jax.tree.leaves(expected.params), strict=True
+    ):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+    assert result.agent.params["actor"]["bias"][1] > 0.05
+
+
+def stores_start(config):
+    """Return plain gradient descent whose state is the parameters from which it starts."""
+    del config
+    return optax.GradientTransformation(lambda params: params, lambda g, state, params: (g, state))
+
+
+def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkeypatch):
+    """Values under PopArt and normalised rewards are only valid with their statistics.
+
+    The optimiser starts from the agent's parameters.
+    """
+    config = make_config(
+        env={"name": "dummy/choices", "max_episode_steps": 7},
+        network={"hidden": (4,)},
+        ppo={
+            "critic": "popart",
+            "normalize_reward": True,
+            "num_epochs": 1,
+            "num_minibatches": 1,
+            "optimizer": stores_start,
+        },
+        pretrain=PretrainConfig("somewhere", updates=2),
+    )
+    programs = Programs(setup_of(config))
+    teacher = Agent(config, programs.parts.policy.init(key))
+    monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
+    state = programs.init()
+    taught, _ = pretraining.teach(programs.parts, programs.key, state)
+    jax.tree.map(np.testing.assert_array_equal, taught.opt_state, taught.agent.params)
+    for field in fields(TrainState):
+        if field.name == "opt_state":
+            continue
+        old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
+        same = all(a is b for a, b in zip(old, new, strict=True))
+        assert same == bool(field.metadata["not_taught"]), field.name
+    assert taught.agent.obs_stats.count == taught.value_stats.moments.count > 0
+    assert taught.reward_stats.count == taught.value_stats.moments.count
+
+
+def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
+    """Making the CartPole environment computes its bounds, which would be tracers under a trace."""
+    pytest.importorskip("gymnax")
+    config = make_config(env={"name": "gymnax/CartPole-v1"})
+    teacher = Agent(config, make_parts(config).policy.init(key))
+    lessons = pretraining.make_lessons(make_parts(config), teacher)
+    taught = jax.eval_shape(partial(pretraining.pretrain, lessons), key)
+    assert jax.tree.structure(taught.fields["agent"]) == jax.tree.structure(teacher.state)
+
+
+@pytest.mark.parametrize("actor", ["teacher", "student"])
+def test_a_student_imitates_its_teacher(make_config, key, actor):
+    """The teacher always takes action 1 of a Discrete(3), by its bias; the student has a GRU."""
+    env = {"name": "dummy/choices"}
+    teacher_config = make_config(env=env)
+    teacher = Agent(teacher_config, always(initial(teacher_config, key), 1))
+    config = make_config(
+        env=env,
+        network=GRU,
+        ppo={"learning_rate": 1e-2},
+        pretrain=PretrainConfig("somewhere", updates=40, actor=actor),
+    )
+    lessons = pretraining.make_lessons(make_parts(config), teacher)
+    agent = jax.jit(partial(pretraining.pretrain, lessons))(key).fields["agent"]
+    obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
+    policy = lessons.parts.policy
+    carry = policy.network.initial_carry((50,))
+    _, action = jax.jit(policy.mode)(agent, carry, obs, start)
+    assert np.mean(np.asarray(action) == 1) > 0.95
