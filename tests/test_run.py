@@ -29,7 +29,7 @@ from purejaxppo.runs.rows import read_csv
 def test_a_teacher_is_needed_only_at_the_start(finished_run, config_file, capsys):
     finished_run.rename("teacher")
     flags = ["--run_dir", "student", "--network.hidden", "8", "--pretrain.teacher"]
-    shared = ["--pretrain.updates", "2", "--eval.num_episodes", "0"]
+    shared = ["--pretrain.updates", "2", "--pretrain.actor", "student"]
     for teacher, words in [("nobody", "run folder not found"), ("empty", "")]:
         Path("empty").mkdir(exist_ok=True)
         assert train(config_file, *flags, teacher) == 2
@@ -37,7 +37,11 @@ def test_a_teacher_is_needed_only_at_the_start(finished_run, config_file, capsys
         assert err.count("\n") == 1 and words in err
         assert not Path("student").exists()
     assert train(config_file, *flags, "teacher", *shared, "--total_timesteps", 256) == 0
-    assert "pretrained on the teacher teacher for 2 updates" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "pretrained on the teacher teacher for 2 updates: imitation loss " in out
+    assert "evaluation before training: return" in out
+    first = read_csv(Path("student/metrics.csv"))[0]
+    assert (first["global_step"], first["update"]) == (0, 0) and first["eval/return_mean"] > 0
     shutil.rmtree("teacher")
     assert train(config_file, *flags, "teacher", *shared, "--total_timesteps", 512) == 0
     assert "resuming at" in capsys.readouterr().out
