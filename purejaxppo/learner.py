@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents import diagnostics, normalize, optimizers, ppo
+from purejaxppo.agents import decisions, diagnostics, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
 from purejaxppo.agents.decisions import has_next_obs, next_entries
@@ -127,7 +127,12 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
         intrinsic=parts.bonus.init(stream(agent_key, CURIOUS_NETWORKS)),
         bonus_return=jnp.zeros(parts.env.spec.num_envs) if parts.bonus.track else (),
         update=jnp.zeros((), jnp.int32),
-        rollout=init_rollout(parts.env, parts.initial_carry, env_key),
+        rollout=init_rollout(
+            parts.env,
+            parts.initial_carry,
+            env_key,
+            count_ticks=parts.config.ppo.discount == "tick",
+        ),
         key=key,
     )
 
@@ -293,11 +298,13 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
         hp: hyperparameters.
     """
     config, stats = parts.config.ppo, state.reward_stats
-    rows, carried = rollout.transitions, state.rollout.discounted_return
+    carried = state.rollout.discounted_return
+    rows = decisions.spread_rewards(rollout.transitions, hp.gamma)
     scaled = Rewards(rows.reward, stats, carried)
     if config.normalize_reward:
         psum, clip = parts.shards.psum, config.clip_reward
-        scaled = normalize.scale_rewards(stats, carried, rows, hp.gamma, clip, psum=psum)
+        gamma = decisions.discount(hp.gamma, rows.ticks)
+        scaled = normalize.scale_rewards(stats, carried, rows, gamma, clip, psum=psum)
     if config.reward_scale != 1:
         scaled = scaled._replace(reward=config.reward_scale * scaled.reward)
     return scaled

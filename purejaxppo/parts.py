@@ -29,6 +29,7 @@ from purejaxppo.config import extensions
 from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env, EnvSpec
+from purejaxppo.envs.metrics import TICKS
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Axes, Shards
@@ -71,6 +72,7 @@ def make_parts(
     env = make_env(config)
     policy = Policy(config, env.spec)
     check_input_hidden(config, policy)
+    check_discount(config, env.spec)
     windows = env.spec.known_starts and not env.spec.absent
     starts = env.starts if windows else None
     settings = config.ppo
@@ -109,6 +111,15 @@ def check_input_hidden(config: Config, policy: Policy) -> None:
         )
 
 
+def check_discount(config: Config, spec: EnvSpec) -> None:
+    """Raise ValueError for a discount per tick where every step is one tick."""
+    if config.ppo.discount == "tick" and not spec.absent and TICKS not in dict(spec.metrics):
+        raise ValueError(
+            f"ppo.discount = tick: agents of {config.env.name} decide at every step, and it has no "
+            f"metric {TICKS!r} with the game time of a step. Use ppo.discount = decision."
+        )
+
+
 def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Advantages:
     """Return the advantage estimator of the config; a custom one is checked by tracing.
 
@@ -127,10 +138,11 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     params = jnp.zeros((3, 2, dist.num_params))
     action = jax.eval_shape(dist.sample, params, jax.random.key(0))
     obs = example(spec.observation, (3, 2))
+    ticks = number if config.discount == "tick" else None
     estimator: Advantages = extensions.load_function(
         extensions.ADVANTAGE,
         config.advantage,
-        Transition(obs, action, number, number, flag, flag, flag, flag),
+        Transition(obs, action, number, number, flag, flag, flag, flag, ticks=ticks),
         number,
         Predictions(number, number, params),
         hyperparams_of(config, 1),
@@ -176,7 +188,8 @@ def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> Star
 
     def reset_all(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del state, progress
-        return init_rollout(env, initial_carry, stream(key, NEW_EPISODES))
+        count_ticks = config.ppo.discount == "tick"
+        return init_rollout(env, initial_carry, stream(key, NEW_EPISODES), count_ticks=count_ticks)
 
     return reset_all if config.ppo.reset_each_rollout else continue_episodes
 

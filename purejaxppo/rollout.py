@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
 from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs, ObsBuffer, StoredObs
-from purejaxppo.envs.base import Env, EnvStep
+from purejaxppo.envs import metrics
+from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.metrics import EpisodeMetrics
 from purejaxppo.spaces import example
 from purejaxppo.streams import ENVIRONMENTS, stream
@@ -38,6 +39,7 @@ class StepRow(NamedTuple):
     episode_return: Array  # [N] sum of `EnvStep.scores` since the episode started, with this step
     episode_length: Array  # [N] int32 valid steps since then, with this step
     episode_metrics: EpisodeMetrics | None = None  # [N, K] since then, with this step
+    ticks: Array | None = None  # [N] game time of this step; None: not counted
 
     @property
     def finished(self) -> Array:
@@ -70,15 +72,20 @@ def begin_episodes(
     )
 
 
-def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutState:
+def init_rollout(
+    env: Env, initial_carry: InitialCarry, key: Key, *, count_ticks: bool = False
+) -> RolloutState:
     """Return the state of N environments before the first rollout of a training run.
 
     Args:
         env: the environments.
         initial_carry: batch shape -> recurrent carry.
         key: random key; the caller must not use it again.
+        count_ticks: store the game time of decisions, for `ppo.discount` = tick.
     """
     state = begin_episodes(env, env.reset(key), initial_carry)
+    if count_ticks:
+        state = state.replace(ticks=jnp.zeros(env.spec.num_envs))
     return state.replace(open=no_decision(env, state)) if env.spec.absent else state
 
 
@@ -120,6 +127,7 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
         episode_return=state.episode_return + out.scores,
         episode_length=state.episode_length + out.valid,
         episode_metrics=state.episode_metrics and state.episode_metrics.add(out.metrics),
+        ticks=None if state.ticks is None else game_time(env.spec, out),
     )
     after = state.replace(
         env=env_state,
@@ -130,9 +138,23 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
         episode_length=jnp.where(row.finished, 0, row.episode_length),
         absent=out.absent,
         open=decisions.latest_decision(state, choice, out.valid, out.reward),
+        ticks=decisions.ticks_since_decision(state, row.ticks),
         episode_metrics=row.episode_metrics and row.episode_metrics.restarted(row.finished),
     )
     return after, row
+
+
+def game_time(spec: EnvSpec, out: EnvStep) -> Array:
+    """Return the game time of a step in ticks, float [N]; 1 where it is unknown.
+
+    Args:
+        spec: the environments' spec.
+        out: result of the step.
+    """
+    ticks, reported = out.ticks, metrics.column(out.metrics, spec.metrics, metrics.TICKS)
+    if ticks is None:
+        ticks = jnp.ones_like(out.reward) if reported is None else reported
+    return jnp.where(ticks >= 0, ticks, 1.0)
 
 
 def collect(
@@ -187,19 +209,20 @@ def transition(before: RolloutState, obs: StoredObs, row: StepRow) -> Transition
         start=before.start,
         absent=before.absent,
         at_once=out.at_once,
+        ticks=row.ticks,
     )
 
 
 def ended(row: StepRow) -> Episodes:
     """Return sums over the episodes that ended at this step."""
     done = row.out.ends
-    metrics = row.episode_metrics
+    of_episodes = row.episode_metrics
     return Episodes(
         count=jnp.sum(done, dtype=jnp.int32),
         return_sum=jnp.sum(row.episode_return, where=done),
         length_sum=jnp.sum(row.episode_length, where=done),
         diverged=jnp.sum(row.out.diverged, dtype=jnp.int32),
-        metrics=None if metrics is None else metric_sums(metrics.reduced, done),
+        metrics=None if of_episodes is None else metric_sums(of_episodes.reduced, done),
     )
 
 

@@ -74,6 +74,7 @@ class Transition(NamedTuple):
     start: jax.Array  # [N] bool: obs is the first of an episode
     absent: jax.Array | None = None  # [N] bool: the agent needed no action; None: never
     at_once: jax.Array | None = None  # [N] bool: the next row is of the next episode; None: never
+    ticks: jax.Array | None = None  # [N] game time until the next decision; None: not counted
 
 
 class OpenDecision(NamedTuple):
@@ -119,6 +120,8 @@ class RolloutState(struct.PyTreeNode):
     """[N] bool: the agent needs no action, and obs is stale. None: no agent is ever absent."""
     open: OpenDecision | None = None
     """None in evaluations, and if no agent is ever absent."""
+    ticks: jax.Array | None = None
+    """[N] game time since the latest decision; None unless `ppo.discount` is tick."""
     episode_metrics: Any = None
     """`EpisodeMetrics` of the running episode; None if the environment has no metrics."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import chex
 import jax.numpy as jnp
 
-from purejaxppo.agents import recurrences
+from purejaxppo.agents import decisions, recurrences
 from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.aliases import Array, Scalar
 from purejaxppo.types import Estimates, Hyperparams, Predictions, Transition
@@ -48,8 +48,8 @@ def gae(
         terminated: bool [T, N].
         done: terminated | truncated, bool [T, N].
         valid: bool [T, N].
-        gamma: discount.
-        gae_lambda: trace decay.
+        gamma: discount, a scalar or float [T, N].
+        gae_lambda: trace decay, once per decision.
         rho: importance weights, float [T, N], or 1.
         absent: bool [T, N], True on rows without a decision. The trace skips these rows. The row of
             each decision contains the rewards and flags of the absent rows after it, and
@@ -103,7 +103,7 @@ def of_rollout(
         rows.terminated,
         rows.terminated | rows.truncated,
         rows.valid,
-        gamma=hp.gamma,
+        gamma=decisions.discount(hp.gamma, rows.ticks),
         gae_lambda=hp.gae_lambda,
         rho=rho,
         absent=rows.absent,

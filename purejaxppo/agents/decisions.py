@@ -5,6 +5,12 @@ decision is one step of learning. The discount is per decision, for any number o
 
     δₖ = Rₖ + γ(1 - terminatedₖ) v(oₖ₊₁) - v(oₖ)        Rₖ = sum of the rewards until oₖ₊₁
 
+With `ppo.discount` = tick it is that of a semi-Markov decision process (Sutton et al. 1999,
+https://doi.org/10.1016/S0004-3702(99)00052-1, section 3): γ^τₖ instead of γ, for the game's ticks
+τₖ until oₖ₊₁, and rewards that are discounted since oₖ. Games report the sum of these rewards, so
+each tick counts as paying an equal part (`spread_rewards`). λ applies once per decision in both
+cases, and so does the discount of intrinsic returns.
+
 The row of each decision gets the rewards and the end of the absent rows after it (`join`). Values
 and traces skip absent rows (`next_entries`, `advantages.gae`). A recurrent carry does not change on
 them (`hold`). A decision that is still open after the last row of a rollout does not belong to this
@@ -17,7 +23,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.aliases import Array, T
+from purejaxppo.aliases import Array, Scalar, T
 from purejaxppo.types import OpenDecision, PolicyStep, Rollout, RolloutState, Transition
 
 
@@ -105,6 +111,40 @@ def latest_decision(
     return last._replace(reward=last.reward + reward)
 
 
+def ticks_since_decision(state: RolloutState, ticks: Array | None) -> Array | None:
+    """Return the game time since each agent's latest decision, after a step, float [N].
+
+    Args:
+        state: rollout state before the step.
+        ticks: game time of the step, float [N]; None: not counted.
+    """
+    if state.ticks is None or ticks is None:
+        return None
+    return ticks if state.absent is None else ticks + jnp.where(state.absent, state.ticks, 0.0)
+
+
+def discount(gamma: Scalar, ticks: Array | None) -> Array | Scalar:
+    """Return the discount of each decision, γ^ticks [T, N]; γ if ticks are not counted."""
+    return gamma if ticks is None else gamma**ticks
+
+
+def spread_rewards(rows: Transition, gamma: Scalar) -> Transition:
+    """Return rows with rewards that are discounted since their decision.
+
+    A reward R of τ ticks is spread evenly over them: R/τ Σⱼ γʲ = R (1 - γ^τ) / (τ (1 - γ)), for j
+    from 0 to τ - 1.
+
+    Args:
+        rows: rows of a rollout, [T, N].
+        gamma: discount per tick.
+    """
+    if rows.ticks is None:
+        return rows
+    log, ticks = jnp.log(gamma), jnp.maximum(rows.ticks, 1.0)
+    mean = jnp.expm1(ticks * log) / (ticks * jnp.expm1(log))
+    return rows._replace(reward=rows.reward * jnp.where(gamma == 1, 1.0, mean))
+
+
 def join(before: RolloutState, rollout: Rollout) -> Rollout:
     """Assign the rewards and ends of absent rows to the decisions before them.
 
@@ -124,23 +164,27 @@ def join(before: RolloutState, rollout: Rollout) -> Rollout:
     if absent is None or end.absent is None:
         return rollout
     later_start = jnp.concatenate([rows.start[1:], end.start[None]])
-    outcome = _Outcome(rows.reward, rows.terminated, rows.truncated, absent & later_start)
+    lost = absent & later_start
+    outcome = _Outcome(rows.reward, rows.terminated, rows.truncated, lost, rows.ticks)
     if before.open is not None:
         resumed = absent[0] & before.open.valid
-        reward_so_far = jnp.where(resumed, before.open.reward, 0.0)
-        outcome = outcome._replace(reward=outcome.reward.at[0].add(reward_so_far))
+        so_far = before.open.reward, before.ticks
+        reward, ticks = jax.tree.map(
+            lambda x, y: x.at[0].add(jnp.where(resumed, y, 0.0)), (rows.reward, rows.ticks), so_far
+        )
+        outcome = outcome._replace(reward=reward, ticks=ticks)
         carry = hold(resumed, before.open.carry, carry)
         rows = _resume(before.open, rows, resumed)
         absent = absent.at[0].set(absent[0] & ~resumed)
-    zero = jnp.zeros_like(end.start)
-    after = _Outcome(jnp.zeros_like(rows.reward[0]), zero, zero, end.absent)
-    reward, terminated, truncated, lost = _add_up(outcome, after, absent)
+    after = jax.tree.map(lambda x: jnp.zeros_like(x[0]), outcome)._replace(lost=end.absent)
+    total = _add_up(outcome, after, absent)
     rows = rows._replace(
-        reward=jnp.where(lost, 0.0, reward),
-        terminated=terminated,
-        truncated=truncated,
-        valid=rows.valid & ~lost,
+        reward=jnp.where(total.lost, 0.0, total.reward),
+        terminated=total.terminated,
+        truncated=total.truncated,
+        valid=rows.valid & ~total.lost,
         absent=absent,
+        ticks=total.ticks,
     )
     return rollout._replace(transitions=rows, carry=carry)
 
@@ -152,6 +196,7 @@ class _Outcome(NamedTuple):
     terminated: Array  # [(T,) N] bool
     truncated: Array  # [(T,) N] bool
     lost: Array  # [(T,) N] bool: no observation to bootstrap from
+    ticks: Array | None  # [(T,) N] game time; None: not counted
 
 
 def _resume(decision: OpenDecision, rows: Transition, resumed: Array) -> Transition:
@@ -174,8 +219,7 @@ def _add_up(outcome: _Outcome, after: _Outcome, absent: Array) -> _Outcome:
 
     def backwards(later: _Outcome, row: tuple[_Outcome, Array]) -> tuple[_Outcome, _Outcome]:
         current, absent = row
-        flags = (x | y for x, y in zip(current[1:], later[1:], strict=True))
-        total = _Outcome(current.reward + later.reward, *flags)
+        total = jax.tree.map(jnp.add, current, later)  # the logical or of flags
         zeros = jax.tree.map(jnp.zeros_like, total)
         return hold(absent, total, zeros), hold(absent, zeros, total)
 

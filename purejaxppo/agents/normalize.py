@@ -160,7 +160,7 @@ def discounted_returns(
         done: bool [T, N].
         valid: bool [T, N]. An episode starts after an invalid row.
         start: return after the previous rollout, float [N].
-        gamma: discount.
+        gamma: discount, a scalar or float [T, N].
         is_first: bool [T, N], the rows that start an episode, if agents may be absent
             (`decisions`). None: the rows after invalid ones.
 
@@ -212,7 +212,7 @@ def scale_rewards(
         stats: statistics of discounted returns so far.
         carried: discounted return before the rollout, float [N].
         rows: rows of the rollout, [T, N].
-        gamma: discount.
+        gamma: discount, a scalar or float [T, N].
         clip: largest magnitude of a scaled reward.
         psum: sum over shards.
 

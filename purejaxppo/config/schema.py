@@ -302,7 +302,11 @@ class PPOConfig(Section):
     """Weight decay per unit of learning rate. It applies to matrices and convolutions, not to
     biases and scales."""
     gamma: float = setting(0.99, low=0, high=1, tunable=True)
-    """Discount factor per step."""
+    """Discount factor per step, see ppo.discount."""
+    discount: Literal["decision", "tick"] = "decision"
+    """Unit of time of ppo.gamma. decision: once per step of the agent. tick: gamma to the power of
+    the game's ticks until the next decision, for agents that decide at irregular times (Sutton et
+    al. 1999): in unity/, or with a metric `ticks` of the environment."""
     gae_lambda: float = setting(0.95, low=0, high=1, tunable=True)
     """Lambda of generalised advantage estimation (Schulman et al. 2016)."""
     advantage: Literal["gae", "vtrace"] | Code = setting("gae", code=True)

@@ -22,6 +22,8 @@ RESERVED = (
     *("diverged", "cut", "success_rate"),
 )
 """Names of other columns of evaluations, eval/NAME."""
+TICKS = "ticks"
+"""Name of the metric that `ppo.discount` = tick reads: the game time of a step."""
 
 
 class EpisodeMetrics(struct.PyTreeNode):
@@ -88,6 +90,12 @@ def masked(values: Any, valid: jax.Array) -> Any:
 def unpacked(values: jax.Array, declared: Declared) -> dict[str, jax.Array]:
     """Return an array [..., K] of metrics by name, [...] each."""
     return {name: values[..., i] for i, (name, _) in enumerate(declared)}
+
+
+def column(values: jax.Array | None, declared: Declared, name: str) -> jax.Array | None:
+    """Return a metric [...] of an array [..., K]; None if it is not declared."""
+    by_name = {} if values is None else unpacked(values, declared)
+    return by_name.get(name)
 
 
 def declared(metrics: Any, where: str) -> Declared:

@@ -26,6 +26,7 @@ class EnvStep(NamedTuple):
     absent: Leaf = None  # [N] bool: the agent takes no action now; set if `EnvSpec.absent`
     at_once: Leaf = None
     """[N] bool: the episode ended, and `obs` is the first of the next; the next row is valid."""
+    ticks: Leaf = None  # [N] float32: game time of the step; None: 1, or the metric `ticks`
     metrics: Leaf = None
     """[N, K] float32: values of `EnvSpec.metrics`; NaN without a value, and on rows of no episode.
     None without metrics."""

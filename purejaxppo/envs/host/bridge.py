@@ -268,6 +268,7 @@ class HostEnv(Env):
             over=None if rows.over is None else running & rows.over,
             absent=absent,
             at_once=None if rows.at_once is None else terminated & rows.at_once,
+            ticks=rows.ticks,
             metrics=metrics.masked(rows.metrics, running),
         )
         done, lost = rows.terminated | rows.truncated, lost | diverged

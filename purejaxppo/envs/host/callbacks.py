@@ -115,7 +115,7 @@ class CallbackPool(Generic[B]):
         at_once: True if an environment resets in the same step in which an episode ends, so the
             last observation is lost. Steps then have the flag `EnvStep.at_once`.
         absent: True if agents may be missing at some steps. Then `reset` also returns a mask of the
-            missing agents, bool [N], and steps have the flag `EnvStep.absent`.
+            missing agents, bool [N], and steps have `EnvStep.absent` and `EnvStep.ticks`.
         metrics: shape of an environment's metrics in `EnvStep.metrics`; () without metrics.
     """
 
@@ -147,6 +147,7 @@ class CallbackPool(Generic[B]):
             diverged=flag,
             at_once=flag if at_once else None,
             absent=flag if absent else None,
+            ticks=jax.ShapeDtypeStruct((num_envs,), np.float32) if absent else None,
             metrics=jax.ShapeDtypeStruct((num_envs, *metrics), np.float32) if metrics else None,
         )
         self.reset_shapes = (self.rows.obs, flag) if absent else self.rows.obs

@@ -32,6 +32,9 @@ from purejaxppo.envs.host.workers.errors import MakeError
 
 logger = logging.getLogger("purejaxppo")
 
+TICKS = "ticks"
+"""Statistic with the number of game ticks since the last message."""
+
 
 @dataclass(frozen=True)
 class UnityLaunch:
@@ -114,6 +117,8 @@ class UnityGame:
         """BrainParameters of the behaviours that the game has described so far."""
         self.stats: dict[str, Statistic] = {}
         """Statistics that the game has recorded, by name."""
+        self.ticks = 1.0
+        """Game time since the previous message: its statistic `ticks`, or 1 without one."""
         self.first_output: Message | None = None
         """First RLOutput after a reset, until it is answered."""
         self._connected = False
@@ -189,13 +194,16 @@ class UnityGame:
         """
         output = self._output(phase)
         self._store_behaviours(output)
+        ticks = []
         with self.named():
             for channel, payload in channels.unpack(output.rl_output.side_channel):
                 if channel == channels.STATS:
                     name, value, aggregation = channels.stat(payload)
                     self.stats.setdefault(name, Statistic(aggregation)).add(value)
+                    ticks += [value] if name == TICKS else []
                 elif channel in self._channels:
                     self._channels[channel].receive(payload)
+        self.ticks = sum(ticks) if ticks else 1.0
         return output.rl_output
 
     def error(self, problem: str) -> EngineError:

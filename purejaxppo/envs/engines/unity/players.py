@@ -54,7 +54,7 @@ class UnityGames:
         parts = tuple(
             np.zeros((count * size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)
         )
-        self._out = zeros(parts, count * size)
+        self._out = zeros(parts, count * size)._replace(ticks=np.ones(count * size, np.float32))
         rows = [rows_of(self._out, size * i, size * (i + 1)) for i in range(count)]
         self._slots = [AgentSlots(layout, ObsRows(layout, out.obs), out) for out in rows]
 
@@ -106,6 +106,7 @@ class UnityGames:
             for i, slots in enumerate(self._slots):
                 if is_waiting[i]:
                     slots.enter_agents()
+                    slots.flags.ticks[:] = 0
                     continue
                 try:
                     self._advance(self.games[i], slots)
@@ -136,10 +137,12 @@ class UnityGames:
 
     def _advance(self, game: UnityGame, slots: AgentSlots) -> None:
         """Complete a row with the next message that contains an agent of this game."""
-        output = game.receive()
+        output, ticks = game.receive(), game.ticks
         while not _read(game, slots, output):
             game.send(slots.reply())
             output = game.receive()
+            ticks += game.ticks
+        slots.flags.ticks[:] = ticks
 
     def _begin(self, game: UnityGame, slots: AgentSlots) -> None:
         """Reset a game, and step it until an agent requests a decision."""
