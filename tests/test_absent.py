@@ -1,6 +1,8 @@
 """Agents that are absent between decisions, compared with the same computation per decision."""
 
 from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -20,7 +22,14 @@ from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs import evaluation, session
 from purejaxppo.runs.rows import eval_row, read_csv
 from purejaxppo.spaces import Box, Discrete
-from purejaxppo.types import OpenDecision, PolicyStep, Rollout, RolloutState, Transition
+from purejaxppo.types import (
+    OpenDecision,
+    PolicyStep,
+    Predictions,
+    Rollout,
+    RolloutState,
+    Transition,
+)
 
 T, N, ROLLOUTS = 12, 6, 6
 GAMMA, LAMBDA = 0.9, 0.8
@@ -46,9 +55,10 @@ def act(key, carry, obs, start):
     return PolicyStep(carry, action, obs[:, 1], jnp.zeros(len(obs), jnp.int32))
 
 
-def rollouts(env):
+def rollouts(env, *, count_ticks=False):
     """Return consecutive rollouts of a policy without a network, as numpy arrays."""
-    state = jax.jit(partial(rollout.init_rollout, env, lambda batch: ()))(jax.random.key(0))
+    init = partial(rollout.init_rollout, env, lambda batch: (), count_ticks=count_ticks)
+    state = jax.jit(init)(jax.random.key(0))
     step = jax.jit(lambda state: rollout.collect(env, act, state, jax.random.key(0), T))
     found = []
     for _ in range(ROLLOUTS):
@@ -105,6 +115,82 @@ def test_advantages_with_absent_rows_by_hand():
     out = estimate(rows, value, np.zeros(1, np.float32), 0.5, 0.5)
     np.testing.assert_array_equal(out.advantage[:, 0], [7.4375, 0, 0, 3.75, 7, 0, 0])
     np.testing.assert_array_equal(np.asarray(out.target)[valid], [8.4375, 6.75, 9])
+
+
+def test_advantages_per_tick_by_hand():
+    # The rows of the test above, in which row 2 takes no time, and row 4 takes two ticks.
+    # Row 4: three ticks, reward 12 (1 + 0.5 + 0.25) / 3 = 7;  7 + 0.125 * 8 - 2 = 6.
+    # Row 3: one tick;  4 + 0.5 * 2 - 3 + 0.5 * 0.5 * 6 = 3.5.
+    # Row 0: two ticks, reward 6 (1 + 0.5) / 2 = 4.5;  4.5 + 0.25 * 3 - 1 + 0.25 * 0.5 * 3.5.
+    absent = np.array([0, 1, 1, 0, 0, 1, 0], bool)[:, None]
+    start = np.array([1, 0, 0, 0, 0, 0, 0], bool)[:, None]
+    valid = np.array([1, 0, 0, 1, 1, 0, 0], bool)[:, None]
+    truncated = np.array([0, 0, 0, 0, 0, 1, 0], bool)[:, None]
+    ticks = [1, 1, 0, 1, 2, 1, 1]
+    rows = join_decisions([1, 2, 3, 4, 5, 7, 0], truncated, absent, start, valid, ticks=ticks)
+    np.testing.assert_array_equal(np.asarray(rows.ticks)[valid], [2, 1, 3])
+    value = np.array([1, 99, 99, 3, 2, 99, 8], np.float32)[:, None]
+    out = estimate(rows, value, np.zeros(1, np.float32), 0.5, 0.5)
+    np.testing.assert_allclose(out.advantage[:, 0], [4.6875, 0, 0, 3.5, 6, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+def test_advantages_per_tick_at_periods_1_5_and_mixed_equal_a_loop_over_decisions(gamma):
+    rng, length = np.random.default_rng(0), 40
+    asks = np.stack(
+        [np.ones(length, bool), np.arange(length) % 5 == 0, rng.random(length) < 0.3], axis=1
+    )
+    asks[0] = True
+    reward, value = rng.normal(size=(2, length, 3)).astype(np.float32)
+    last, ticks = rng.normal(size=3).astype(np.float32), np.float32([1, 2, 0, 1] * 10)
+    no, start = np.zeros_like(asks), np.arange(length)[:, None] == np.zeros(3)
+    rows = join_decisions(reward, no, ~asks, start, asks, ticks=ticks)
+    out = estimate(rows, value, last, gamma, LAMBDA)
+    for n in range(3):
+        at, advantage = [*np.flatnonzero(asks[:, n]), length], 0.0
+        for begin, end in reversed(list(pairwise(at))):
+            time = int(ticks[begin:end].sum())
+            weights = [gamma**k for k in range(max(time, 1))]
+            paid = reward[begin:end, n].sum() * np.mean(weights)
+            after = last[n] if end == length else value[end, n]
+            delta = paid + gamma**time * after - value[begin, n]
+            advantage = delta + gamma**time * LAMBDA * advantage
+            np.testing.assert_allclose(out.advantage[begin, n], advantage, rtol=2e-5, atol=2e-5)
+
+
+def test_values_per_tick_do_not_depend_on_the_period():
+    """A chain pays x at each tick in state x, and terminates: v = x + gamma v of the next tick."""
+    pays = np.repeat(np.random.default_rng(0).normal(size=8), 5).astype(np.float32)
+    true = np.zeros(len(pays) + 1)
+    for tick in reversed(range(len(pays))):
+        true[tick] = pays[tick] + GAMMA * true[tick + 1]
+    every = np.arange(len(pays))[:, None]
+    asks = np.concatenate([every % 1 == 0, every % 5 == 0, (every % 5 == 0) | (every > 20)], axis=1)
+    rows = join_decisions(
+        np.stack([pays] * 3, axis=1),
+        np.zeros_like(asks),
+        ~asks,
+        np.concatenate([every == 0] * 3, axis=1),
+        asks,
+        ticks=np.ones(len(pays)),
+    )
+    value = np.stack([true[:-1]] * 3, axis=1).astype(np.float32)
+    out = estimate(rows, value, np.zeros(3, np.float32), GAMMA, LAMBDA)
+    np.testing.assert_allclose(out.advantage, 0.0, atol=1e-5)
+    per_decision = estimate(rows._replace(ticks=None), value, value[0], GAMMA, LAMBDA)
+    assert np.abs(per_decision.advantage[:, 1]).max() > 0.5
+
+
+def test_ticks_of_decisions_continue_in_the_next_rollout(script):
+    ticks_found = set()
+    for k, rows in enumerate(rollouts(script_env(script), count_ticks=True)):
+        for n, _, closed in trained_decisions(script, k):
+            for d in closed:
+                ticks = rows.transitions.ticks[row_in_rollout(d, k), n]
+                assert ticks == d.closed - d.row + 1
+                ticks_found.add(int(ticks))
+        assert not np.any(rows.transitions.ticks[rows.transitions.absent])
+    assert 1 in ticks_found
 
 
 def test_rows_hold_decisions_with_all_their_rewards_and_their_next_observations(script):
@@ -219,19 +305,26 @@ def test_vtrace_weights_the_next_decision():
     np.testing.assert_array_equal(out.target[jnp.array([0, 3]), 0], [1, 1])
 
 
-def test_rewards_are_scaled_by_the_returns_of_decisions(script):
+@pytest.mark.parametrize("discount", ["decision", "tick"])
+def test_rewards_are_scaled_by_the_returns_of_decisions(discount, script, make_config):
+    ppo = {"normalize_reward": True, "discount": discount}
+    config = make_config(env={"name": "dummy/vector", "num_envs": N}, ppo=ppo)
+    hp = make_hyperparams(config)._replace(gamma=GAMMA)
+    parts: Any = SimpleNamespace(config=config, shards=SimpleNamespace(psum=lambda x: x))
     stats, carried = normalize.init_stats(jnp.zeros(())), jnp.zeros(N)
-    for rows in rollouts(script_env(script)):
-        stats, carried = normalize.scale_rewards(
-            stats, carried, rows.transitions, GAMMA, 10.0, psum=lambda x: x
-        )[1:]
+    for rows in rollouts(script_env(script), count_ticks=discount == "tick"):
+        before: Any = SimpleNamespace(discounted_return=carried)
+        state: Any = SimpleNamespace(reward_stats=stats, rollout=before)
+        stats, carried = learner.scale_rewards(parts, state, rows, hp)[1:]
     seen = []
     for episodes in script.episodes:
         for episode in episodes:
             running = 0.0
             for d in episode:
                 if d.closed >= 0 and not d.lost:
-                    running = GAMMA * running + d.reward
+                    time = d.closed - d.row + 1 if discount == "tick" else 1
+                    paid = d.reward * np.mean(GAMMA ** np.arange(time))
+                    running = GAMMA**time * running + paid
                     seen.append(running)
     assert stats.count == len(seen)
     np.testing.assert_allclose(stats.mean, np.mean(seen), atol=1e-5)
@@ -378,22 +471,30 @@ def test_an_open_decision_of_another_agent_is_not_resumed(valid):
 # Helpers and environments of the tests above.
 
 
-def join_decisions(reward, truncated, absent, start, valid, before=None):
-    """Join rows of one column [T, 1] into decisions, after an open decision or none."""
-    reward = np.array(reward, np.float32)[:, None]
+def join_decisions(reward, truncated, absent, start, valid, before=None, ticks=None):
+    """Join rows [T, N] into decisions, after an open decision or none.
+
+    Args:
+        reward: [T, N], or [T] for one column.
+        ticks: game time of each row, [T]; None: not counted.
+    """
+    reward = np.array(reward, np.float32).reshape(truncated.shape)
     zero = np.zeros_like(reward)
+    if ticks is not None:
+        ticks = np.broadcast_to(np.array(ticks, np.float32)[:, None], reward.shape)
     rows: Any = Transition(
-        zero, zero, zero, reward, np.zeros_like(truncated), truncated, valid, start, absent
+        *(zero, zero, zero, reward, np.zeros_like(truncated), truncated, valid, start, absent),
+        ticks=ticks,
     )
     end: Any = RolloutState(
         env=(),
         obs=zero[0],
-        start=np.ones(1, bool),
+        start=~absent[-1],
         carry=(),
         episode_return=zero[0],
         episode_length=zero[0],
         discounted_return=zero[0],
-        absent=np.zeros(1, bool),
+        absent=np.zeros_like(absent[0]),
         open=before,
     )
     rows = jax.tree.map(jnp.asarray, rows)
@@ -402,19 +503,10 @@ def join_decisions(reward, truncated, absent, start, valid, before=None):
 
 def estimate(rows, value, last, gamma, lam):
     """Return the advantages and targets of rows."""
-    rows = jax.tree.map(jnp.asarray, rows)
+    rows = decisions.spread_rewards(jax.tree.map(jnp.asarray, rows), gamma)
     after = decisions.next_entries(jnp.asarray(value), jnp.asarray(last), rows.absent)
-    return advantages.gae(
-        rows.reward,
-        value,
-        after,
-        rows.terminated,
-        rows.terminated | rows.truncated,
-        rows.valid,
-        gamma=gamma,
-        gae_lambda=lam,
-        absent=rows.absent,
-    )
+    hp: Any = SimpleNamespace(gamma=gamma, gae_lambda=lam)
+    return advantages.of_rollout(rows, rows.reward, Predictions(value, after, None), hp)
 
 
 def network_values(parts, agent):

@@ -38,6 +38,11 @@ def state(parts, key):
     return jax.jit(partial(learner.init_state, parts))(key, 0)
 
 
+def test_a_discount_per_tick_needs_decisions_at_irregular_times():
+    with pytest.raises(ValueError, match=r"ppo\.discount = tick: agents of oscillator.* decide at"):
+        make_parts(load_config("oscillator.yaml", {**SMALL, "ppo.discount": "tick"}))
+
+
 def test_the_environment_alone_steps(parts, state):
     env_state, out = jax.jit(parts.env.step)(KEY, state.rollout.env, jnp.zeros((4, 1)))
     np.testing.assert_array_equal(out.obs[:, :-1], state.rollout.obs[:, 1:])

@@ -1,5 +1,8 @@
 """One step of acting, with the rows of two environments computed by hand."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -224,6 +227,16 @@ def test_only_training_rollouts_have_open_decisions():
     always = Playback(reward=[[1.0]])
     state = init_rollout(always, lambda batch: (), KEY)
     assert state.open is None and state.absent is None
+
+
+def test_game_time_is_the_metric_ticks_and_1_in_steps_without_it():
+    env = Playback(reward=[[1.0]] * 3, metrics=[[[7.0]], [[4.0]], [[np.nan]]])
+    init = partial(init_rollout, env, lambda b: jnp.zeros(b, int), KEY)
+    assert collect(env, act, init(), KEY, 3).transitions.ticks is None
+    assert init().ticks is None
+    env.spec = replace(env.spec, metrics=(("ticks", "sum"),))
+    ticks = collect(env, act, init(count_ticks=True), KEY, 3).transitions.ticks
+    np.testing.assert_array_equal(ticks, [[7], [4], [1]])
 
 
 def test_a_state_without_absent_agents_stores_nothing_about_them():

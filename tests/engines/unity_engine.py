@@ -45,12 +45,13 @@ class Agent:
     action: np.ndarray = field(default_factory=lambda: np.zeros(3))
     goal: float = 0.0
     back: int = 0  # the tick of its next episode
+    due: int = 0  # the tick of its next decision, with --durations
 
     def begin(self) -> None:
         """Start an episode, with a new id if the agent was disabled."""
         self.id = self.id or next(self.game.ids)
         self.episode += 1
-        self.age, self.reward = 0, 0.0
+        self.age, self.reward, self.due = 0, 0.0, self.game.tick
         self.goal = self.game.random.uniform(-0.8, 0.8)
         if self.game.options.parameter:
             self.goal = self.game.parameters[self.game.options.parameter]()
@@ -80,9 +81,12 @@ class Agent:
         options = self.game.options
         value, choice = float(self.action[0]), int(self.action[2])
         paid = 0.0
-        if options.actions in ("continuous", "hybrid"):
+        if options.durations:
+            pays = 0.5, 2.5 + 2.5 * self.goal, 0.0
+            paid = pays[choice] * (self.game.tick + 1 == self.due)
+        elif options.actions in ("continuous", "hybrid"):
             paid += 1.0 - abs(value - self.goal)
-        if options.actions in ("discrete", "hybrid", "branches"):
+        if options.actions in ("discrete", "hybrid", "branches") and not options.durations:
             paid += float(choice == self.best())
         if options.nan and (self.number + self.episode) % 5 == 3 and self.age == 2:
             paid = math.nan
@@ -105,6 +109,7 @@ class Game:
         self.ids = itertools.count(1)
         self.random = np.random.default_rng(0)
         self.tick = 0
+        self.unsent_ticks = 0
         self.outbox: list[tuple[Agent, messages.Message]] = []
         self.agents: list[Agent] = []
         self.parameters: dict[str, Callable[[], float]] = {}
@@ -148,12 +153,15 @@ class Game:
             if not agent.id and self.tick >= agent.back:
                 agent.begin()
             due = (self.tick + agent.number * self.options.offset) % self.options.period == 0
+            if self.options.durations:
+                due = self.tick >= agent.due
             if agent.id and due:
                 asking.append(agent)
         return [(agent, agent.info()) for agent in asking]
 
     def act(self) -> None:
         """Simulate a tick of all agents."""
+        self.unsent_ticks += 1
         for agent in self.agents:
             if agent.id:
                 agent.act()
@@ -237,11 +245,15 @@ def play(options: argparse.Namespace) -> None:
                 describe(message.unity_output, agent.behaviour, options.actions)
             output.agentInfos[agent.behaviour].value.append(info)
         output.side_channel = side_channels(count)
+        if options.ticks:
+            output.side_channel += statistic("ticks", game.unsent_ticks, 2)
+            game.unsent_ticks = 0
         if options.replay and count:
             replay(client, message)
         answer = client.exchange(message)
         if answer.rl_input.command == messages.STEP:
-            apply_actions(sent, answer.rl_input.agent_actions)
+            durations = [int(x) for x in options.durations.split(",") if x]
+            apply_actions(sent, answer.rl_input.agent_actions, durations)
             game.act()
 
 
@@ -262,7 +274,9 @@ def wait_for_agents(game: Game) -> list[tuple[Agent, messages.Message]]:
         game.act()
 
 
-def apply_actions(sent: list[tuple[Agent, messages.Message]], actions: dict) -> None:
+def apply_actions(
+    sent: list[tuple[Agent, messages.Message]], actions: dict, durations: list[int]
+) -> None:
     """Give actions to the agents with a request, by position."""
     for name in {agent.behaviour for agent, _ in sent}:
         asked = [agent for agent, info in sent if agent.behaviour == name and not info.done]
@@ -274,13 +288,19 @@ def apply_actions(sent: list[tuple[Agent, messages.Message]], actions: dict) -> 
             agent.action = np.zeros(3)
             agent.action[: len(action.continuous_actions)] = action.continuous_actions
             agent.action[2] = [*action.discrete_actions, 0][0]
+            if durations:
+                agent.due = agent.game.tick + durations[int(agent.action[2])]
 
 
 def side_channels(count: int) -> bytes:
     """Return messages of side channels: a statistic, and an unknown channel."""
-    name = b"Game/Exchanges"
-    stat = struct.pack("<i", len(name)) + name + struct.pack("<fi", float(count), 1)
-    return channels.pack(channels.STATS, stat) + channels.pack(uuid.UUID(int=7), b"hello")
+    return statistic("Game/Exchanges", count, 1) + channels.pack(uuid.UUID(int=7), b"hello")
+
+
+def statistic(name: str, value: float, aggregation: int) -> bytes:
+    """Return a message of StatsRecorder."""
+    text = struct.pack("<i", len(name)) + name.encode()
+    return channels.pack(channels.STATS, text + struct.pack("<fi", float(value), aggregation))
 
 
 def record_side_channels(heard: dict, data: bytes, record: str) -> None:
@@ -339,6 +359,7 @@ def main() -> None:
     parser.add_argument("--fault", default="")
     parser.add_argument("--record", default="")
     parser.add_argument("--parameter", default="")  # the goal of each episode
+    parser.add_argument("--durations", default="")  # ticks of each discrete action, such as 1,5,5
     for name, value in (
         ("agents", 1),
         ("period", 1),
@@ -349,7 +370,7 @@ def main() -> None:
         ("late", 0),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name in ("cut", "masks", "group", "nan", "replay"):
+    for name in ("cut", "masks", "group", "nan", "replay", "ticks"):
         parser.add_argument(f"--{name}", action="store_true")
     options, _ = parser.parse_known_args()
     try:
