@@ -2,6 +2,7 @@
 
     GODOT=.godot-engine/bin/godot python benchmarks/engines.py [--rounds 9] [--peer FOLDER]
     python benchmarks/engines.py --unity [--peer FOLDER]
+    python benchmarks/engines.py --discount
 
 Godot: the game is tests/games/chase with random actions and 8 ticks per step. Unity: a scripted
 game (tests/engines/unity_engine.py) that repeats one message of all its agents, to measure the
@@ -14,7 +15,11 @@ consecutive measurements in each round:
 * godot_rl, mlagents_envs: the Python client of Godot RL Agents or ML-Agents, if --peer names a
   folder with the package, with one game.
 
-Rows go to benchmarks/results/engines.jsonl, those of Unity to unity_engine_speed.jsonl.
+--discount trains 5 seeds in a scripted game, with ppo.discount = decision and tick. In each episode
+of 100 ticks, agents choose between jobs: one pays 0.5, one 2.5 (1 + goal), for a goal from -0.8 to
+0.8 that they observe, and one nothing. A job takes 1 or 5 ticks.
+
+Rows go to benchmarks/results/engines.jsonl, unity_engine_speed.jsonl and unity_discount.jsonl.
 """
 
 import argparse
@@ -40,6 +45,8 @@ SIZES = ((8, 1), (1, 1), (8, 2), (1, 4))
 """(agents per game, games) of Godot."""
 AGENTS = (1, 8)
 """Numbers of agents in the game of Unity."""
+DURATIONS = {"1": "1,1,1", "5": "5,5,5", "by agent": "1,1,1/5,5,5", "by action": "1,5,5"}
+"""Ticks of the three jobs, the same for all agents or alternating between them."""
 Run = Callable[[int], int]
 """A function: number of steps -> number of steps taken."""
 
@@ -69,12 +76,16 @@ def main() -> None:
     parser = harness.options(__doc__, "engines", rounds=9)
     parser.add_argument("--unity", action="store_true", help="games of Unity instead of Godot")
     parser.add_argument("--steps", type=int, default=1000, help="steps of each round")
+    parser.add_argument("--discount", action="store_true", help="train per decision and per tick")
     parser.add_argument("--peer", help="a folder with the package godot_rl or mlagents_envs")
     args = parser.parse_args()
     if args.toy:
         args.rounds, args.steps = 1, 10
     sys.path[:0] = [str(TESTS), *([args.peer] if args.peer else [])]
     ours.start(calls_host=True)
+    if args.discount:
+        compare_discounts(args)
+        return
     cases = [(agents, 1) for agents in AGENTS] if args.unity else list(SIZES)
     rows = []
     for agents, games in cases[:1] if args.toy else cases:
@@ -84,6 +95,45 @@ def main() -> None:
     if args.unity:
         args.results = args.results.with_name("unity_engine_speed.jsonl")
     harness.keep(args, rows, "agents", "games", "contender")
+
+
+def compare_discounts(args: argparse.Namespace) -> None:
+    """Train with both discounts at each kind of duration, for equal numbers of decisions."""
+    from support.unity import make_player
+
+    import purejaxppo
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        player = make_player(Path(folder), "Game.x86_64")
+        for name, durations in list(DURATIONS.items())[:: 4 if args.toy else 1]:
+            for discount in ("decision", "tick"):
+                jobs = f"--durations {durations} --length 100 --cut --ticks"
+                options = {"arguments": f"--agents 8 --actions discrete {jobs}", "max_agents": 8}
+                run = purejaxppo.train(
+                    env={"name": f"unity/{player}", "num_envs": 8, "options": options},
+                    network={"hidden": [32]},
+                    ppo={"discount": discount, "rollout_length": 64, "learning_rate": 3e-3},
+                    eval={"num_episodes": 0},
+                    logging={"tensorboard": False},
+                    total_timesteps=1_000 if args.toy else 20_000,
+                    num_seeds=5,
+                    run_dir=Path(folder) / f"{name} {discount}",
+                )
+                returns = last_returns(run)
+                print(f"durations {name}, per {discount}: {returns}", flush=True)
+                rows.append({"durations": name, "discount": discount, "returns": returns})
+    args.results = args.results.with_name("unity_discount.jsonl")
+    harness.keep(args, rows, "durations", "discount")
+
+
+def last_returns(run: Any) -> list[float]:
+    """Return the mean training return of each seed in the second half of its run."""
+    metrics = run.metrics
+    returns, steps = metrics["charts/episodic_return"], metrics["global_step"]
+    late = steps > steps.max() / 2
+    seeds = [returns[late & (metrics["member"] == seed)] for seed in range(5)]
+    return [round(float(np.nanmean(x)), 1) for x in seeds]
 
 
 def measure(args: argparse.Namespace, agents: int, games: int) -> dict[str, dict[str, Any]]:

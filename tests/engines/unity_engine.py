@@ -252,8 +252,9 @@ def play(options: argparse.Namespace) -> None:
             replay(client, message)
         answer = client.exchange(message)
         if answer.rl_input.command == messages.STEP:
-            durations = [int(x) for x in options.durations.split(",") if x]
-            apply_actions(sent, answer.rl_input.agent_actions, durations)
+            durations = options.durations.split("/") if options.durations else []
+            ticks = [[int(x) for x in actions.split(",")] for actions in durations]
+            apply_actions(sent, answer.rl_input.agent_actions, ticks)
             game.act()
 
 
@@ -275,7 +276,7 @@ def wait_for_agents(game: Game) -> list[tuple[Agent, messages.Message]]:
 
 
 def apply_actions(
-    sent: list[tuple[Agent, messages.Message]], actions: dict, durations: list[int]
+    sent: list[tuple[Agent, messages.Message]], actions: dict, durations: list[list[int]]
 ) -> None:
     """Give actions to the agents with a request, by position."""
     for name in {agent.behaviour for agent, _ in sent}:
@@ -289,7 +290,8 @@ def apply_actions(
             agent.action[: len(action.continuous_actions)] = action.continuous_actions
             agent.action[2] = [*action.discrete_actions, 0][0]
             if durations:
-                agent.due = agent.game.tick + durations[int(agent.action[2])]
+                ticks = durations[agent.number % len(durations)]
+                agent.due = agent.game.tick + ticks[int(agent.action[2])]
 
 
 def side_channels(count: int) -> bytes:
@@ -359,7 +361,7 @@ def main() -> None:
     parser.add_argument("--fault", default="")
     parser.add_argument("--record", default="")
     parser.add_argument("--parameter", default="")  # the goal of each episode
-    parser.add_argument("--durations", default="")  # ticks of each discrete action, such as 1,5,5
+    parser.add_argument("--durations", default="")  # ticks of actions, by agent: 1,1,1/5,5,5
     for name, value in (
         ("agents", 1),
         ("period", 1),

@@ -107,6 +107,23 @@ def test_returns_are_correct_with_decisions_every_fifth_tick_and_ends_in_between
     assert ended(players)
 
 
+@pytest.mark.parametrize("sends", [False, True])
+def test_ticks_are_those_that_the_game_sends_or_its_messages(sends, path):
+    """Agents decide at ticks 0, 5, 10, ... and 3, 8, 13, ...; both end after 30 ticks."""
+    players = play(path, f"--agents 2 --period 5 --offset 2{' --ticks' * sends}", asked={"": 2})
+    try:
+        players.reset(0)
+        rows = [players.step(zero_actions(players)) for _ in range(60)]
+    finally:
+        players.close()
+    ticks = np.array([row.ticks for row in rows])
+    np.testing.assert_array_equal(ticks[:, 0], ticks[:, 1])
+    # The message with an end also has the next request of agent 0, which enters on the next row.
+    waits = np.array([False, *(row.terminated.any() for row in rows[:-1])])
+    assert not ticks[waits].any() and waits.sum() == 4
+    assert {*ticks[~waits, 0]} == ({2, 3} if sends else {1})
+
+
 @pytest.mark.toy
 def test_settings_and_the_seed_reach_the_build(path, tmp_path):
     record = tmp_path / "heard"
