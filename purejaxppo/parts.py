@@ -240,7 +240,8 @@ def train_program(parts: Parts, step: learner.Step = learner.train_step) -> Trai
     """Return `learner.train_chunk` over all shards and agents, with `step` as its update."""
     axes = (STATE_AXES, None, None), (STATE_AXES, None)
     chunk = functools.partial(learner.train_chunk, step=step)
-    return map_over_shards(parts, chunk, *axes, ((0, 0, None), 0))
+    named = functools.wraps(learner.train_chunk)(chunk)
+    return map_over_shards(parts, named, *axes, ((0, 0, None), 0))
 
 
 def shard_ids(parts: Parts) -> Array:

@@ -254,14 +254,14 @@ class UnitActions(ReturnPreservingWrapper):
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
-def observed_entries(obs: Obs, indices: tuple[int, ...], privileged_obs: bool) -> Obs:
+def observed_entries(obs: Obs, indices: np.ndarray, privileged_obs: bool) -> Obs:
     """Return what an agent observes of vectors [..., F]: all entries if `indices` is empty.
 
     See `env.obs_indices` and `env.privileged_obs`.
     """
-    if not indices:
+    if not len(indices):
         return obs
-    observed = obs[..., np.array(indices)]
+    observed = obs[..., indices]
     return {"obs": observed, "state": obs} if privileged_obs else observed
 
 
@@ -282,7 +282,7 @@ class PartialObservation(ReturnPreservingWrapper):
             raise ValueError(
                 f"env.obs_indices = {list(indices)}: indices must be from 0 to {space.shape[0] - 1}"
             )
-        self.indices, self.privileged_obs = indices, privileged_obs
+        self.indices, self.privileged_obs = np.array(indices), privileged_obs
         observed = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)
         self.observation = (
             Dict.of({"obs": observed, "state": space}) if privileged_obs else observed

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purejaxppo import learner
 from purejaxppo.agents.policy import Policy
@@ -166,8 +167,10 @@ def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Lesso
     shared = share_vector(expert, parts.policy)
 
     def entries(policy: Policy, obs: Obs) -> Obs:
+        if not shared:
+            return obs
         env = policy.config.env
-        return observed_entries(obs, env.obs_indices, env.privileged_obs) if shared else obs
+        return observed_entries(obs, np.array(env.obs_indices), env.privileged_obs)
 
     def initial_carry(batch: tuple[int, ...]) -> Carry:
         return parts.initial_carry(batch), expert.network.initial_carry(batch)
