@@ -27,7 +27,7 @@ from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T
 from purejaxppo.config import extensions
 from purejaxppo.config.schema import Config, PPOConfig
-from purejaxppo.envs import registry
+from purejaxppo.envs import mirrors, registry
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.envs.metrics import TICKS
 from purejaxppo.learner import Parts
@@ -88,7 +88,7 @@ def make_parts(
         layout=sequences.make(policy.recurrent, settings.sequence_length),
         critic=critics.make(settings),
         bonus=intrinsic.make(config, replace(env.spec, observation=policy.network_input)),
-        symmetry=symmetry.make(config, env.spec, policy.distribution),
+        symmetry=symmetry.make(mirrors.with_lists(config, env.spec), env.spec, policy.distribution),
         auxiliary_losses=policy.auxiliary_losses,
         start=start_rollout(config, env, policy.network.initial_carry),
         collect=rollout.collect,

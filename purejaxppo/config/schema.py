@@ -170,7 +170,9 @@ class EnvConfig(Section):
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )
     """Mirror image of an observation, for ppo.symmetry, as in [-1, -2, 4, 3]. Entry i is the
-    position, counted from 1, of the value that replaces value i. A minus sign negates the value."""
+    position, counted from 1, of the value that replaces value i. A minus sign negates the value. A
+    Dict observation is the concatenation of its parts, sorted by name. Empty: built-in lists, which
+    some tasks have."""
     mirror_action: tuple[int, ...] = setting(
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )
@@ -380,9 +382,9 @@ class PPOConfig(Section):
     )
     """Schedule of ppo.intrinsic_coef; values as for ppo.learning_rate_schedule."""
     symmetry: Literal["none", "augment", "loss"] = "none"
-    """Use of a task's mirror symmetry, given by env.mirror_obs and env.mirror_action (Mittal et al.
-    2024). augment: train on each minibatch and its mirror image. loss: penalise a policy that is
-    not symmetric."""
+    """Use of a task's mirror symmetry, given by built-in lists of the task or by env.mirror_obs and
+    env.mirror_action (Mittal et al. 2024). augment: train on each minibatch and its mirror image.
+    loss: penalise a policy that is not symmetric."""
     symmetry_coef: float = setting(1.0, low=0, tunable=True, needs="ppo.symmetry = loss")
     """Weight of the squared difference from the mirrored policy."""
     max_grad_norm: float = setting(0.5, low=0, tunable=True)

@@ -16,7 +16,7 @@ from purejaxppo.agents.obs_storage import FullObs, WindowedObs
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.cli import train
 from purejaxppo.parts import make_parts
-from purejaxppo.spaces import Box, Discrete
+from purejaxppo.spaces import Box, Dict, Discrete
 from purejaxppo.types import RunningStats
 
 CARTPOLE = {
@@ -263,6 +263,14 @@ def test_mirrors_by_hand(make_config):
     )
 
 
+def test_a_dict_observation_is_mirrored_as_the_concatenation_of_its_parts(make_config):
+    space = Dict.of({"b": Box((2,)), "a": Box((3,))})  # a comes first
+    mirror = mirror_of(make_config, space, Box((1,), -1.0, 1.0), (-4, 3, 2, -1, 5), (-1,))
+    image = mirror.obs({"a": jnp.array([[1.0, 2, 3]]), "b": jnp.array([[4.0, 5]])})
+    np.testing.assert_array_equal(image["a"], [[-4, 3, 2]])
+    np.testing.assert_array_equal(image["b"], [[-1, 5]])
+
+
 @pytest.mark.parametrize(
     ("obs", "action", "message"),
     [
@@ -285,7 +293,7 @@ def test_an_invalid_mirror_is_rejected(make_config, obs, action, message):
 def test_observations_that_cannot_be_mirrored_are_rejected(make_config):
     env = {"name": "dummy/pixels", "mirror_obs": (1,), "mirror_action": (1,)}
     with pytest.raises(
-        ValueError, match=r"ppo\.symmetry = \w+ needs observations that are one vector"
+        ValueError, match=r"ppo\.symmetry = \w+ needs observations that are vectors"
     ):
         make_parts(make_config(env=env, ppo={"symmetry": "augment"}))
 

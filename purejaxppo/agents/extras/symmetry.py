@@ -17,9 +17,9 @@ import numpy as np
 
 from purejaxppo.agents.networks.distributions import CONTINUOUS, Distribution
 from purejaxppo.agents.ppo import unchanged
-from purejaxppo.aliases import Array, Scalar
+from purejaxppo.aliases import Array, Obs, Scalar
 from purejaxppo.config.schema import Config
-from purejaxppo.spaces import Box, Discrete, Space
+from purejaxppo.spaces import Box, Discrete, Space, example
 from purejaxppo.types import Batch, EnvSpaces, Hyperparams, Unroll
 
 Penalty = Callable[[Unroll, Batch, Array, Hyperparams], Scalar]
@@ -41,7 +41,7 @@ class Symmetry(NamedTuple):
 class Mirror(NamedTuple):
     """Reflection of the observations and actions of a task. Applied twice, it is the identity."""
 
-    obs: Callable[[Array], Array]
+    obs: Callable[[Obs], Obs]
     """Observations [..., n] before normalisation -> mirrored observations."""
     action: Callable[[Array], Array]
     """Actions as the policy stores them -> mirrored actions."""
@@ -92,6 +92,34 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
     return mirror
 
 
+def obs_mirror(config: Config, space: Space) -> Callable[[Obs], Obs]:
+    """Return the function that mirrors observations.
+
+    The parts of a Dict are concatenated in the order of their names for `env.mirror_obs`.
+
+    Raises:
+        ValueError: the list does not match the space, or a part of it is not a vector.
+    """
+    parts = jax.tree.leaves(example(space))
+    floats = isinstance(space, Box) or all(part.dtype.kind == "f" for part in parts)
+    if not floats or any(part.ndim != 1 for part in parts):
+        raise ValueError(
+            f"ppo.symmetry = {config.ppo.symmetry} needs observations that are vectors, but the "
+            f"observation space of {config.env.name} is {space}. Use ppo.symmetry = none."
+        )
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    mirror = signed_permutation(config.env.mirror_obs, ends[-1], "env.mirror_obs")
+    if isinstance(space, Box):
+        return mirror
+
+    def mirror_parts(obs: Obs) -> Obs:
+        arrays, tree = jax.tree.flatten(obs)
+        image = mirror(jnp.concatenate(arrays, axis=-1))
+        return jax.tree.unflatten(tree, jnp.split(image, ends[:-1], axis=-1))
+
+    return mirror_parts
+
+
 def make_mirror(config: Config, observation: Space, action: Space, dist: Distribution) -> Mirror:
     """Return the function that mirrors observations and actions.
 
@@ -107,12 +135,7 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
         ValueError: the lists do not match the spaces, or symmetry does not support them.
     """
     env = config.env
-    if not isinstance(observation, Box) or len(observation.shape) != 1:
-        raise ValueError(
-            f"ppo.symmetry = {config.ppo.symmetry} needs observations that are one vector, but "
-            f"the observation space of {env.name} is {observation}. Use ppo.symmetry = none."
-        )
-    obs = signed_permutation(env.mirror_obs, observation.shape[0], "env.mirror_obs")
+    obs = obs_mirror(config, observation)
     if isinstance(action, Discrete):
         swap = signed_permutation(env.mirror_action, action.n, "env.mirror_action")
         if min(env.mirror_action) < 0:
