@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from purejaxppo.envs.base import MultiStep, MultiTask, Task, TaskStep
     from purejaxppo.envs.wrappers import Wrapper
     from purejaxppo.export.files import export
-    from purejaxppo.learner import Parts
+    from purejaxppo.learner import Learner, Parts
     from purejaxppo.runs.agent import Agent
     from purejaxppo.runs.callbacks import Callback, CallbackContext
     from purejaxppo.runs.checkpoint import restore
@@ -72,6 +72,7 @@ _MODULES = {
     "Evaluation": "runs.evaluation",
     "Hyperparams": "types",
     "Intrinsic": "agents.extras.intrinsic.base",
+    "Learner": "learner",
     "Logger": "runs.loggers",
     "LoggerContext": "runs.loggers",
     "MultiDiscrete": "spaces",
@@ -115,6 +116,7 @@ __all__ = [
     "Evaluation",
     "Hyperparams",
     "Intrinsic",
+    "Learner",
     "Logger",
     "LoggerContext",
     "MultiDiscrete",

@@ -40,7 +40,14 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs.base import Env
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import Collect, init_rollout
-from purejaxppo.streams import BEGIN_ROLLOUT, CURIOUS_NETWORKS, Keys, split_keys, stream
+from purejaxppo.streams import (
+    BEGIN_ROLLOUT,
+    CURIOUS_NETWORKS,
+    LEARNER,
+    Keys,
+    split_keys,
+    stream,
+)
 from purejaxppo.types import (
     AgentAct,
     AgentState,
@@ -95,17 +102,24 @@ class Parts(NamedTuple):
     """Batch of the next epoch; None: the same batch in all epochs."""
     objective: Objective
     """Policy loss."""
+    learner: "Learner"
+    """The update from a rollout. A custom one uses only the parts that it calls."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Names of the columns of metrics.csv with the extras of `Metrics`."""
-        optimizer = optimizers.metric_names(self.config.ppo)
-        return (
-            *self.bonus.figures,
-            *self.critic.metrics,
-            *self.auxiliary_losses.metric_names,
-            *optimizer,
-        )
+        return self.learner.figures(self)
+
+
+class Learner(NamedTuple):
+    """The update of an agent from a rollout."""
+
+    learn: Callable[[Parts, TrainState, Rollout, Hyperparams], Trained]
+    """(parts, state, rollout, hp before schedules) -> (state, metrics); see `learn`."""
+    init: Callable[[Parts, AgentState, Key], Tree] = lambda parts, agent, key: ()
+    """(parts, initial agent, key) -> initial `TrainState.learner`, such as other networks."""
+    figures: Callable[[Parts], tuple[str, ...]] = lambda parts: ()
+    """Parts -> names of the metrics in `Metrics.extras`."""
 
 
 def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
@@ -126,6 +140,7 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
         value_stats=normalize.init_value_stats(),
         intrinsic=parts.bonus.init(stream(agent_key, CURIOUS_NETWORKS)),
         bonus_return=jnp.zeros(parts.env.spec.num_envs) if parts.bonus.track else (),
+        learner=parts.learner.init(parts, agent, stream(agent_key, LEARNER)),
         update=jnp.zeros((), jnp.int32),
         rollout=init_rollout(
             parts.env,
@@ -151,7 +166,7 @@ def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
     keys = split_keys(state.key)
     progress = state.update / hp.total_updates
     rollout = collect(parts, state.agent, state.rollout, keys.act, progress)
-    return parts.shards.in_turn(partial(learn, parts))(state, rollout, hp)
+    return parts.shards.in_turn(partial(parts.learner.learn, parts))(state, rollout, hp)
 
 
 Step = Callable[[Parts, TrainState, Hyperparams], Trained]
@@ -286,6 +301,19 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
         key=keys.next,
     )
     return state, metrics._replace(extras=metrics.extras | extras)
+
+
+def metrics_of_ppo(parts: Parts) -> tuple[str, ...]:
+    """Return the names of the metrics in the extras of `learn`."""
+    return (
+        *parts.bonus.figures,
+        *parts.critic.metrics,
+        *parts.auxiliary_losses.metric_names,
+        *optimizers.metric_names(parts.config.ppo),
+    )
+
+
+PPO = Learner(learn, figures=metrics_of_ppo)
 
 
 def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Rewards:

@@ -30,7 +30,7 @@ from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.envs import mirrors, registry
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.envs.metrics import TICKS
-from purejaxppo.learner import Parts
+from purejaxppo.learner import Learner, Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.rollout import init_rollout
@@ -95,6 +95,7 @@ def make_parts(
         advantages=make_advantages(settings, env.spec, policy.distribution),
         before_epoch=ppo.recompute_advantages if settings.recompute_advantages else None,
         objective=objectives.make(settings),
+        learner=make_learner(config),
     )
     return change(parts) if change else parts
 
@@ -118,6 +119,19 @@ def check_discount(config: Config, spec: EnvSpec) -> None:
             f"ppo.discount = tick: agents of {config.env.name} decide at every step, and it has no "
             f"metric {TICKS!r} with the game time of a step. Use ppo.discount = decision."
         )
+
+
+def make_learner(config: Config) -> Learner:
+    """Return the update of the config.
+
+    Raises:
+        ValueError: a custom one cannot be loaded or created.
+    """
+    name = config.ppo.learner
+    made: Learner = (
+        learner.PPO if name == "ppo" else extensions.make(extensions.LEARNER, name, config)
+    )
+    return made
 
 
 def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Advantages:

@@ -28,6 +28,8 @@ EVALUATIONS = 0x6576616C
 """Evaluations during a run, from its key."""
 EVALUATE = 0x65706973
 """`evaluate`, from the key of its seed. A run uses the same key."""
+LEARNER = 0x6C656172
+"""Initial state of a custom update, from the agent's first key."""
 AUXILIARY_LOSSES = 0x7465726D
 """Initial parameters of auxiliary losses, from the network's first key."""
 VARIATION = 0x76617279

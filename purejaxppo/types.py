@@ -261,6 +261,9 @@ class TrainState(struct.PyTreeNode):
         not_inherited="environments continue",
         not_taught="a student has no intrinsic reward",
     )
+    learner: Tree = state_field(  # state of a custom update (`ppo.learner`); () without one
+        not_taught="its networks are trained with rewards"
+    )
     update: jax.Array = state_field(  # [] int32: PPO updates done
         not_inherited="all agents have the same value", not_taught="the run starts at 0"
     )

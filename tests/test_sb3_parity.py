@@ -382,6 +382,7 @@ def start_training(parts, params, last_obs, key):
         value_stats=normalize.init_value_stats(),
         intrinsic=(),
         bonus_return=(),
+        learner=(),
         update=jnp.zeros((), jnp.int32),
         rollout=RolloutState((), last_obs, zeros == 1, (), zeros, integers, zeros),
         key=key,

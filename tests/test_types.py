@@ -5,6 +5,7 @@ from dataclasses import fields
 import jax
 import numpy as np
 import pytest
+from support.paths import OWN_CODE
 from support.trees import assert_same, fill_tree
 
 from purejaxppo.config.schema import IntrinsicConfig
@@ -41,7 +42,11 @@ def shapes_of_all_fields(make_config):
     config = make_config(
         env={"name": "dummy/vector", "num_envs": 2},
         network={"rnn": "gru", "rnn_size": 2},
-        ppo={"critic": "popart", "learning_rate_schedule": "adaptive"},
+        ppo={
+            "learner": f"{OWN_CODE}:counted",
+            "critic": "popart",
+            "learning_rate_schedule": "adaptive",
+        },
         intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
     )
     parts = make_parts(config)

@@ -38,6 +38,7 @@ _ROBOT = ("reset", "step", "action_size", "unwrapped")
 _TORSOS = (("init", "apply"), ("actor", "critic"))
 _DISTRIBUTION = ("num_params", "sample", "mode", "log_prob", "entropy", "to_env", "from_env")
 _TERM = ("loss", "rows", "init", "name")
+_LEARNER = ("learn", "init", "figures")
 _INTRINSIC = ("init", "reward", "update", "figures", "track")
 _EVENTS = (("on_start",), ("on_log",), ("on_evaluation",), ("on_save",), ("on_end",))
 _LOGGER = ("start", "metrics", "video", "close")
@@ -63,6 +64,7 @@ DISTRIBUTION = Point("network.distribution", "unit.py:unit_normal", "(size)", (_
 OBJECTIVE = Point("ppo.objective", "mine.py:objective", _ROWS, function=True)
 TERM = Point("ppo.terms", "mine.py:predict_next", "(outputs, rows)", (_TERM,), function=True)
 ADVANTAGE = Point("ppo.advantage", "mine.py:one_step", _ROLLOUT, function=True)
+LEARNER = Point("ppo.learner", "pathwise.py:pathwise", "(config)", (_LEARNER,))
 INTRINSIC = Point("intrinsic.kind", "bonus.py:make", "(config, spec)", (_INTRINSIC,))
 OPTIMIZER = Point("ppo.optimizer", "mine.py:optimizer", "(config)", (("init", "update"),))
 SCHEDULE = Point("ppo.learning_rate_schedule", "mine.py:warm", "(progress [])", function=True)
@@ -72,7 +74,7 @@ CURRICULUM = Point("env.curriculum", "mine.py:gravity", "(progress [])", functio
 OPPONENT = Point("eval.options", "saved.py:saved", "(key, obs [1, ...])", function=True)
 POINTS = (
     *(TASK, GYMNAX, BRAX, PLAYGROUND, RANDOMIZATION, WRAPPER, TORSO, DISTRIBUTION, OBJECTIVE, TERM),
-    *(ADVANTAGE, INTRINSIC, OPTIMIZER, SCHEDULE, CALLBACK, LOGGER, CURRICULUM, OPPONENT),
+    *(ADVANTAGE, LEARNER, INTRINSIC, OPTIMIZER, SCHEDULE, CALLBACK, LOGGER, CURRICULUM, OPPONENT),
 )
 """All extension points, in the order of docs/own_code.md."""
 

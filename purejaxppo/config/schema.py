@@ -279,6 +279,9 @@ class NetworkConfig(Section):
 class PPOConfig(Section):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
+    learner: Literal["ppo"] | Code = setting("ppo", code=True)
+    """Update from a rollout. file.py:name: a custom `Learner`, which uses the settings of its
+    choice."""
     learning_rate: float = setting(3e-4, low=0, tunable=True)
     """Step size of the optimiser."""
     learning_rate_schedule: RateSchedule = setting("linear", code=True)

@@ -117,5 +117,5 @@ def trace_actor(parts: Parts, state: TrainState, device: jax.Device) -> Any:
 def trace_learner(parts: Parts, state: TrainState, rollout: Any, hp: Hyperparams) -> Any:
     """Trace the learner's program for rollouts of these shapes."""
     axes = (STATE_AXES, 0, None), (STATE_AXES, None)
-    learn = map_over_shards(parts, learner.learn, *axes)
+    learn = map_over_shards(parts, parts.learner.learn, *axes)
     return jax.jit(learn).trace(state, rollout, hp)

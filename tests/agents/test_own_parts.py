@@ -67,6 +67,20 @@ def test_a_custom_bonus_has_a_state_and_a_metric():
     )
 
 
+def test_a_custom_update_has_a_state_and_a_metric():
+    state, metrics = trained(config_of(**{"ppo.learner": f"{FILE}:counted"}), 3)
+    assert int(state.learner) == 3
+    assert float(metrics.extras["mine/updates"]) == 0 + 1 + 2
+    plain, _ = trained(config_of(), 3)
+    assert plain.learner == ()
+    assert_same(state.agent.params, plain.agent.params)
+
+
+def test_a_metric_that_a_custom_update_does_not_list_gets_a_one_sentence_error():
+    with pytest.raises(ValueError, match="mine/updates is a metric of an update, but neither"):
+        trained(config_of(**{"ppo.learner": f"{FILE}:uncounted"}))
+
+
 def test_a_custom_optimiser_takes_half_of_sgds_steps():
     whole = config_of(**{"ppo.optimizer": "sgd"})
     half = config_of(**{"ppo.optimizer": f"{FILE}:half_gradient"})

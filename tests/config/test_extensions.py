@@ -16,6 +16,7 @@ from purejaxppo.config.checks import settings
 from purejaxppo.config.extensions import POINTS
 from purejaxppo.config.references import parse
 from purejaxppo.config.schema import HINTS, Config
+from purejaxppo.learner import Learner
 from purejaxppo.runs.callbacks import EVENTS
 
 pytestmark = pytest.mark.toy
@@ -37,6 +38,8 @@ WANTED = {
     "unit.py:unit_normal": "an object with num_params, sample, mode, log_prob, entropy, to_env, "
     "from_env, or a class or function (size) that returns one",
     "mine.py:predict_next": "a function (outputs, rows), or an object with loss, rows, init, name",
+    "pathwise.py:pathwise": "an object with learn, init, figures, or a class or function (config) "
+    "that returns one",
     "bonus.py:make": "an object with init, reward, update, figures, track, or a class or function "
     "(config, spec) that returns one",
     "mine.py:optimizer": "an object with init, update, or a class or function (config) that "
@@ -90,6 +93,7 @@ def test_an_object_of_the_wrong_type_gets_a_one_sentence_error(point):
         (extensions.WRAPPER, (examples.Walk(),)),
         (extensions.TORSO, ()),
         (extensions.DISTRIBUTION, (2,)),
+        (extensions.LEARNER, (Config(),)),
         (extensions.INTRINSIC, (Config(), None)),
         (extensions.OPTIMIZER, (Config().ppo,)),
     ],
@@ -132,6 +136,7 @@ def test_a_word_that_is_neither_built_in_nor_a_reference_gets_a_one_sentence_err
     ("point", "record"),
     [
         (extensions.DISTRIBUTION, Distribution),
+        (extensions.LEARNER, Learner),
         (extensions.INTRINSIC, Intrinsic),
         (extensions.TERM, AuxiliaryLoss),
         (extensions.TORSO, Torso),

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.optimizations import optimization
+from support.paths import OWN_CODE
 from support.runs import remove_last_checkpoint, setup_of
 from support.trees import assert_same, fill_tree
 
@@ -169,7 +170,7 @@ def numbered_members(make_config):
     config = make_config(
         env={"name": "dummy/vector", "num_envs": NUM_ENVS},
         network={"rnn": "lstm", "rnn_size": 2},
-        ppo={"critic": "popart", "normalize_reward": True},
+        ppo={"learner": f"{OWN_CODE}:counted", "critic": "popart", "normalize_reward": True},
         intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
     )
     parts = make_parts(config, Shards(1, None, SIZE))

@@ -16,6 +16,7 @@ from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.agents.networks.torsos import Torso
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.wrappers import Wrapper
+from purejaxppo.learner import PPO, Learner
 from purejaxppo.spaces import Box, Discrete
 
 NOTHING = None
@@ -307,6 +308,24 @@ def height_bonus(config, spec):
 
 def silent_bonus(config, spec):
     return height_bonus(config, spec)._replace(figures=())
+
+
+def counted(config):
+    """Return PPO's update with the number of updates as its state."""
+
+    def learn(parts, state, rollout, hp):
+        state, metrics = PPO.learn(parts, state, rollout, hp)
+        extras = metrics.extras | {"mine/updates": jnp.float32(state.learner)}
+        return state.replace(learner=state.learner + 1), metrics._replace(extras=extras)
+
+    def figures(parts):
+        return (*PPO.figures(parts), "mine/updates")
+
+    return Learner(learn, lambda parts, agent, key: jnp.int32(0), figures)
+
+
+def uncounted(config):
+    return counted(config)._replace(figures=PPO.figures)
 
 
 def half_gradient(config):
