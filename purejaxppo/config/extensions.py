@@ -64,7 +64,7 @@ DISTRIBUTION = Point("network.distribution", "unit.py:unit_normal", "(size)", (_
 OBJECTIVE = Point("ppo.objective", "mine.py:objective", _ROWS, function=True)
 TERM = Point("ppo.terms", "mine.py:predict_next", "(outputs, rows)", (_TERM,), function=True)
 ADVANTAGE = Point("ppo.advantage", "mine.py:one_step", _ROLLOUT, function=True)
-LEARNER = Point("ppo.learner", "pathwise.py:pathwise", "(config)", (_LEARNER,))
+LEARNER = Point("ppo.learner", "counted.py:counted", "(config)", (_LEARNER,))
 INTRINSIC = Point("intrinsic.kind", "bonus.py:make", "(config, spec)", (_INTRINSIC,))
 OPTIMIZER = Point("ppo.optimizer", "mine.py:optimizer", "(config)", (("init", "update"),))
 SCHEDULE = Point("ppo.learning_rate_schedule", "mine.py:warm", "(progress [])", function=True)
