@@ -38,7 +38,7 @@ from flax import linen as nn
 
 from purejaxppo import Box, Learner, load_config, make_train
 from purejaxppo.agents import diagnostics, epochs, optimizers, ppo, sequences
-from purejaxppo.agents.decisions import next_entries
+from purejaxppo.agents.decisions import discount, next_entries
 from purejaxppo.agents.schedules import scheduled
 from purejaxppo.learner import read_minibatch, scale_rewards, update_obs_stats
 from purejaxppo.streams import split_keys
@@ -194,7 +194,11 @@ class Networks:
         later, later_log_prob = (
             next_entries(x[:-1], x[-1], rows.absent) for x in (value, log_prob)
         )
-        bonus = hp.gamma * jnp.exp(state.multipliers["temperature"]) * later_log_prob
+        gamma, temperature = (
+            discount(hp.gamma, rows.ticks),
+            jnp.exp(state.multipliers["temperature"]),
+        )
+        bonus = gamma * temperature * later_log_prob
         soft = reward - jnp.where(rows.terminated, 0.0, bonus)
         predictions = Predictions(value[:-1], later, dist_params[:-1])
         target = self.parts.advantages(rows, soft, predictions, hp).target
