@@ -5,7 +5,7 @@ parameters for optimisers that need them.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import optax
 import optax.contrib
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo.aliases import Array, MetricDict, OptState, Params, Scalar
+from purejaxppo.aliases import Array, MetricDict, OptState, Params
 from purejaxppo.config import extensions
 from purejaxppo.config.schema import PPOConfig
 
@@ -50,42 +50,19 @@ PLAIN_OPTIMIZERS: dict[str, Callable[[PPOConfig], optax.GradientTransformation]]
 """Elementwise optimisers. They do not need shapes and act on the flat vector."""
 
 
-class OptimizerUpdate(Protocol):
-    """A step of an optimiser; see `__call__`."""
-
-    def __call__(
-        self,
-        gradient: Array,
-        state: OptState,
-        params: Array,
-        /,
-        *,
-        kl: Array,
-        first: Array,
-        rate: Scalar,
-    ) -> tuple[Array, OptState]:
-        """Return (updates [P], state after the step).
-
-        Args:
-            gradient: gradient over all parameters [P].
-            state: optimiser state before the step.
-            params: all parameters [P].
-            kl: KL divergence from the policy that acted, before the step, scalar.
-            first: True for the first gradient step on a rollout, bool scalar.
-            rate: step size by which the updates will be multiplied, scalar.
-        """
-        ...
-
-
 class Optimizer(NamedTuple):
     """An optimiser over all parameters as one vector [P]."""
 
     init: Callable[[Array], OptState]
     """Parameters [P] -> state."""
-    update: OptimizerUpdate
-    """Updates of a step, and the state after it."""
+    update: Callable[[Array, OptState, Array], tuple[Array, OptState]]
+    """(gradient [P], state, parameters [P]) -> (updates [P], state after the step)."""
     unravel: Callable[[Array], Params]
     """Parameters [P] -> parameter tree."""
+    rate: Callable[[OptState, Array], Array]
+    """(state, step size of the schedule) -> step size of the gradient steps of an update."""
+    adapt: Callable[[OptState, Array, Array], OptState]
+    """(state, step size of the schedule, mean KL of an update) -> state for the next update."""
 
 
 def make(config: PPOConfig, params: Params) -> Optimizer:
@@ -109,13 +86,24 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
         ]
     if config.weight_decay:
         transforms.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
-    if config.learning_rate_schedule == "adaptive":
-        limits = config.min_learning_rate, config.max_learning_rate
-        transforms.append(adaptive_rate(config.target_kl, *limits))
-    chain = optax.with_extra_args_support(
-        transforms[0] if len(transforms) == 1 else optax.chain(*transforms)
-    )
-    return Optimizer(chain.init, chain.update, unravel)
+    adaptive = config.learning_rate_schedule == "adaptive"
+    if adaptive:
+        transforms.append(RATE_STATE)
+    chain = transforms[0] if len(transforms) == 1 else optax.chain(*transforms)
+    if not adaptive:
+        return Optimizer(
+            chain.init, chain.update, unravel, lambda state, rate: rate, lambda state, *_: state
+        )
+    limits = config.min_learning_rate, config.max_learning_rate
+
+    def scaled(state: OptState, rate: Array) -> Array:
+        return rate * limited(state[-1], rate, *limits)
+
+    def adapt(state: OptState, rate: Array, kl: Array) -> OptState:
+        factor = adapted(limited(state[-1], rate, *limits), kl, config.target_kl)
+        return (*state[:-1], limited(factor, rate, *limits))
+
+    return Optimizer(chain.init, chain.update, unravel, scaled, adapt)
 
 
 def init_state(config: PPOConfig, params: Params) -> OptState:
@@ -225,42 +213,31 @@ def weight_decay(weight: float, mask: Array) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda flat: optax.EmptyState(), update)
 
 
-def adaptive_rate(
-    target_kl: float, low: float, high: float
-) -> optax.GradientTransformationExtraArgs:
-    """Return an adaptive factor of the step size that keeps the KL of gradient steps near a target.
+RATE_STATE = optax.GradientTransformation(
+    lambda flat: jnp.ones(()), lambda updates, factor, flat=None: (updates, factor)
+)
+"""The factor of the adaptive rate, as the last state of a chain."""
 
-    The factor is divided by 1.5 where the KL exceeds twice the target, and multiplied by 1.5 where
-    it is below half of it. Before the first step on a rollout, the policy is still the one that
-    acted. Its KL of 0 does not increase the factor.
 
-    Args:
-        target_kl: the target.
-        low: smallest product of step size and factor. A step size of 0 stays 0.
-        high: largest product.
+def limited(factor: Array, rate: Array, low: float, high: float) -> Array:
+    """Clip a factor of a step size, so that their product is in [low, high]; 0 stays 0."""
+    size = jnp.where(rate > 0, rate, 1.0)
+    return jnp.clip(factor, low / size, high / size)
+
+
+def adapted(factor: Array, kl: Array, target_kl: float) -> Array:
+    """Return the factor of the step size of the next update, to keep its KL near a target.
+
+    The factor is divided by 1.5 where the mean KL of an update exceeds twice the target, and
+    multiplied by 1.5 where it is below half of it. A KL of exactly 0 has no effect: no gradient
+    step was taken, or a single one, before which the policy is still the one that acted.
+
+    It changes per update, not per gradient step as in rsl_rl: the KL adds up over the steps of an
+    update, so after the target is exceeded, each remaining step would lower the rate, and each
+    first step of the next update raise it.
 
     Reference: Rudin et al. 2022, https://arxiv.org/abs/2109.11978, appendix A; rsl_rl.
     """
-
-    def init(flat: Array) -> Array:
-        del flat
-        return jnp.ones(())
-
-    def update(
-        updates: Array,
-        factor: Array,
-        flat: Array | None = None,
-        *,
-        kl: Array,
-        first: Array,
-        rate: Scalar,
-        **_: Any,
-    ) -> tuple[Array, Array]:
-        del flat
-        too_small = (kl < target_kl / 2) & ~first
-        change = jnp.where(kl > 2 * target_kl, SLOWER, jnp.where(too_small, FASTER, 1.0))
-        size = jnp.where(rate > 0, rate, 1.0)
-        factor = jnp.clip(factor * change, low / size, high / size)
-        return updates * factor, factor
-
-    return optax.GradientTransformationExtraArgs(init, update)
+    too_small = (kl > 0) & (kl < target_kl / 2)
+    change = jnp.where(kl > 2 * target_kl, SLOWER, jnp.where(too_small, FASTER, 1.0))
+    return factor * change

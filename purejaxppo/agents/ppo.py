@@ -176,7 +176,6 @@ class GradientState(NamedTuple):
 
     flat: Array  # [P] all parameters
     opt_state: OptState
-    moved: Array  # [] bool: a step was taken in this update
 
 
 def gradient_step(
@@ -212,16 +211,8 @@ def gradient_step(
 
     gradient, step_losses, count = mean_gradient(loss, state.flat, rows, update.psum)
     gradient, norm = clip_norm(gradient, hp.max_grad_norm)
-    change, opt_state = optimizer.update(
-        gradient,
-        state.opt_state,
-        state.flat,
-        kl=step_losses.approx_kl,
-        first=~state.moved,
-        rate=hp.learning_rate,
-    )
-    flat = update.project(state.flat - hp.learning_rate * change)
-    stepped = GradientState(flat, opt_state, jnp.ones_like(state.moved))
+    change, opt_state = optimizer.update(gradient, state.opt_state, state.flat)
+    stepped = GradientState(update.project(state.flat - hp.learning_rate * change), opt_state)
     finite = jnp.isfinite(norm)
     usable = finite & (count > 0)
     taken, skipped = (x.astype(norm.dtype) for x in (usable, ~finite))
@@ -258,6 +249,8 @@ def update_epochs(
     optimizer = optimizers.make(config, params)
     normalized = normalize.NORMALIZATIONS[config.advantage_normalization](update.psum)
     length = batch.valid.shape[0] // num_envs
+    scheduled = jnp.asarray(hp.learning_rate)
+    hp = hp._replace(learning_rate=optimizer.rate(opt_state, scheduled))
 
     def make_minibatches(batch: Batch, key: Key) -> tuple[Array, Array]:
         index = sequences.minibatch_indices(key, config, length, num_envs)
@@ -275,7 +268,7 @@ def update_epochs(
         step = partial(gradient_step, update, optimizer, hp, current)
         return epochs.scan(step, state, make_minibatches(current, key))
 
-    state = GradientState(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
+    state = GradientState(optimizers.flatten(params)[0], opt_state)
     keys, before_epoch = jax.random.split(key, config.num_epochs), update.before_epoch
     if before_epoch is None:  # one sum over shards normalises the minibatches of all epochs
         minibatches = jax.vmap(partial(make_minibatches, batch))(keys)
@@ -285,7 +278,8 @@ def update_epochs(
             partial(recomputed_epoch, before_epoch), state, keys
         )
     means = mean_losses(step_losses, config.num_minibatches)
-    return Updated(optimizer.unravel(state.flat), state.opt_state, means)
+    opt_state = optimizer.adapt(state.opt_state, scheduled, means.approx_kl)
+    return Updated(optimizer.unravel(state.flat), opt_state, means)
 
 
 def mean_losses(step_losses: Losses, num_minibatches: int) -> Losses:

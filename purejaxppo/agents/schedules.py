@@ -52,7 +52,7 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
     "cosine": cosine,
     "exponential": exponential,
     "step": step,
-    "adaptive": constant,  # times the factor of `optimizers.adaptive_rate`
+    "adaptive": constant,  # times the factor of `optimizers.adapted`
 }
 
 

@@ -317,15 +317,26 @@ def test_flattened_parameters_are_padded_to_simd_rows_and_restored(size):
     chex.assert_trees_all_equal(unflatten(flat), params)
 
 
-def test_only_steps_after_the_first_on_a_rollout_raise_the_adaptive_rate(line, key):
-    """The KL divergence is always 0. Only steps after the first on a rollout increase the rate."""
-    for epochs, minibatches, factor in [(1, 2, 1.5), (2, 1, 1.5), (2, 2, 1.5**3)]:
-        sizes = {"num_epochs": epochs, "num_minibatches": minibatches, "max_learning_rate": 1.0}
-        _, opt_state, _ = improve(line, key, learning_rate_schedule="adaptive", **sizes)
-        rate = optimizers.metrics(PPOConfig(learning_rate_schedule="adaptive"), opt_state)[
-            optimizers.RATE_FACTOR
-        ]
-        np.testing.assert_allclose(rate, factor, rtol=1e-6)
+@pytest.mark.parametrize(("kl", "factor"), [(0.0, 1.0), (0.001, 1.5), (0.02, 1.0), (0.05, 1 / 1.5)])
+def test_the_adaptive_rate_changes_once_per_update(line, key, kl, factor):
+    """All gradient steps of an update have the rate that follows from earlier updates."""
+    evaluate, batch = line
+
+    def diverged(params, rows):  # ratio r with r - 1 - log r = kl, up to r - 1 = 0.33
+        log_ratio = jnp.log1p(np.sqrt(2 * kl) * (1 + np.sqrt(2 * kl) / 3))
+        out = evaluate(params, rows)
+        return out._replace(log_prob=out.log_prob + log_ratio)
+
+    sizes = {"num_epochs": 3, "num_minibatches": 2, "optimizer": "sgd", "learning_rate": 1e-3}
+    plain, _, _ = improve((diverged, batch), key, learning_rate_schedule="constant", **sizes)
+    config = PPOConfig(learning_rate_schedule="adaptive")
+    params, opt_state, losses = improve(
+        (diverged, batch), key, learning_rate_schedule="adaptive", **sizes
+    )
+    np.testing.assert_allclose(losses.approx_kl, kl, rtol=0.2, atol=1e-7)
+    np.testing.assert_array_equal(params["w"], plain["w"])
+    rate = optimizers.metrics(config, opt_state)[optimizers.RATE_FACTOR]
+    np.testing.assert_allclose(rate, factor, rtol=1e-6)
 
 
 def test_only_parameters_with_limits_are_projected():
