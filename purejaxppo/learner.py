@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents import decisions, diagnostics, normalize, optimizers, ppo
+from purejaxppo.agents import decisions, diagnostics, losses, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
 from purejaxppo.agents.decisions import has_next_obs, next_entries
@@ -100,6 +100,8 @@ class Parts(NamedTuple):
     """Estimator of advantages and value targets."""
     before_epoch: ppo.BeforeEpoch | None
     """Batch of the next epoch; None: the same batch in all epochs."""
+    divergence: Callable[..., Array] | None
+    """(parts, agent, rollout, parameters) -> KL that ends the epochs; None: their mean KL."""
     objective: Objective
     """Policy loss."""
     learner: "Learner"
@@ -272,6 +274,7 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
             loss=partial(minibatch_loss, parts, agent, value_stats, hp),
             psum=parts.shards.psum,
             before_epoch=before_epoch,
+            divergence=parts.divergence and partial(parts.divergence, parts, agent, rollout),
             prepare=partial(read_minibatch, parts, rollout.stored),
             project=optimizers.projection(params, parts.policy.network.limits),
         ),
@@ -412,6 +415,22 @@ def make_batch(
         extra=parts.auxiliary_losses.rows_to_store(parts.storage, rollout),
     )
     return parts.layout.split(batch)._replace(carry=out.carries)
+
+
+def episode_kl(parts: Parts, agent: AgentState, rollout: Rollout, params: Params) -> Array:
+    """Estimate the KL divergence of the episodes of a rollout from the policy that acted.
+
+    Args:
+        parts: functions and objects of the run.
+        agent: statistics of observations.
+        rollout: T steps of N environments.
+        params: network parameters.
+    """
+    unroll, rows = partial(parts.policy.unroll, agent.replace(params=params)), rollout.transitions
+    out = parts.layout.evaluate_rollout(unroll, rollout, parts.storage)
+    log_prob = parts.policy.distribution.log_prob(out.dist_params, rows.action)
+    log_ratio = log_prob - rows.log_prob
+    return losses.episode_kl(log_ratio, rows.start, rows.valid, parts.shards.psum)
 
 
 def track_targets(

@@ -99,6 +99,36 @@ def test_ratios_are_one_and_results_do_not_depend_on_chunks(memory, action, make
     assert_same(after, half)
 
 
+@pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=FULL)])
+def test_the_kl_of_episodes_ends_the_epochs_of_an_update(memory, make_training, key):
+    stop = {"early_stop_kl": True, "early_stop_unit": "episode", "target_kl": 1e-6}
+    training = make_training("hybrid beta", network={"rnn": memory}, ppo=stop)
+    parts, state = training.parts, begin(training)
+    _, metrics = run(training, state, 1, learning_rate=0.0)
+    assert metrics.losses.epochs == parts.config.ppo.num_epochs > 1
+    _, metrics = run(training, state, 1)
+    assert metrics.losses.epochs == 1
+    still = training.init_state(key, 0)
+    rollout = training.collect(still.agent, still.rollout, key, 0.0)
+    moved = jax.tree.map(lambda x: 1.05 * x + 0.01, still.agent.params)
+    episode_kl = jax.jit(partial(learner.episode_kl, parts, still.agent, rollout))
+    np.testing.assert_allclose(episode_kl(still.agent.params), 0.0, atol=1e-8)
+    rows = rollout.transitions
+    unroll = partial(parts.policy.unroll, still.agent.replace(params=moved))
+    out = parts.layout.evaluate_rollout(unroll, rollout, parts.storage)
+    log_prob = parts.policy.distribution.log_prob(out.dist_params, rows.action)
+    log_ratio = np.asarray(log_prob - rows.log_prob, np.float64)
+    sums = []
+    for env in range(log_ratio.shape[1]):
+        pieces = np.split(np.arange(len(log_ratio)), np.flatnonzero(rows.start[1:, env]) + 1)
+        valid = [piece[np.asarray(rows.valid[:, env])[piece]] for piece in pieces]
+        sums += [log_ratio[piece, env].sum() for piece in valid if len(piece)]
+    assert len(sums) > log_ratio.shape[1]  # some episodes end within the rollout
+    expected = np.mean(np.exp(sums) - 1 - np.asarray(sums))
+    assert expected > 1e-4
+    np.testing.assert_allclose(episode_kl(moved), expected, rtol=1e-3)
+
+
 EXTRAS = {
     "muon, decay, warm-up, clip and kl, fixed": {
         "optimizer": "muon",

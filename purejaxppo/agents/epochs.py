@@ -49,14 +49,25 @@ def scan(
     return state, jax.vmap(unravel[0])(vectors)
 
 
-def until_kl(limit: float) -> Epochs:
-    """Return a function that runs epochs until the mean KL of one exceeds `limit`.
+Divergence = Callable[[EpochState, Losses], Array]
+"""(state after an epoch, losses [M] of its gradient steps) -> KL divergence, a scalar."""
 
-    A skipped epoch takes no gradient steps. It takes almost no time, except under vmap, where
-    all epochs are computed.
+
+def mean_kl(state: EpochState, losses: Losses) -> Array:
+    """Return the mean KL of the steps of an epoch, each before its gradient step.
 
     Reference: Spinning Up (Achiam 2018), here with epochs of minibatches and without its factor
     of 1.5.
+    """
+    del state
+    return jnp.mean(losses.approx_kl)
+
+
+def until_kl(limit: float, divergence: Divergence = mean_kl) -> Epochs:
+    """Return a function that runs epochs until the KL after one exceeds `limit`.
+
+    A skipped epoch takes no gradient steps. It takes almost no time, except under vmap, where
+    all epochs are computed.
     """
 
     def run(epoch: Epoch, state: EpochState, inputs: Tree) -> tuple[EpochState, Losses]:
@@ -65,15 +76,17 @@ def until_kl(limit: float) -> Epochs:
         ) -> tuple[tuple[EpochState, Array], Losses]:
             state, active = carried
 
-            def skip(state: EpochState) -> tuple[EpochState, Losses]:
-                shapes = jax.eval_shape(epoch, state, epoch_input)[1]
-                return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            def take(state: EpochState) -> tuple[EpochState, Losses, Array]:
+                state, losses = epoch(state, epoch_input)
+                return state, losses, divergence(state, losses) <= limit
 
-            state, losses = jax.lax.cond(
-                active, lambda state: epoch(state, epoch_input), skip, state
-            )
-            below = jnp.mean(losses.approx_kl) <= limit
-            return (state, active & below), losses
+            def skip(state: EpochState) -> tuple[EpochState, Losses, Array]:
+                shapes = jax.eval_shape(epoch, state, epoch_input)[1]
+                zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+                return state, zeros, jnp.zeros((), bool)
+
+            state, losses, active = jax.lax.cond(active, take, skip, state)
+            return (state, active), losses
 
         (state, _), losses = jax.lax.scan(body, (state, jnp.ones((), bool)), inputs)
         return state, losses
@@ -81,6 +94,6 @@ def until_kl(limit: float) -> Epochs:
     return run
 
 
-def make(config: PPOConfig) -> Epochs:
+def make(config: PPOConfig, divergence: Divergence | None = None) -> Epochs:
     """Return the function that runs the epochs of an update: `until_kl` or `scan`."""
-    return until_kl(config.target_kl) if config.early_stop_kl else scan
+    return until_kl(config.target_kl, divergence or mean_kl) if config.early_stop_kl else scan

@@ -3,7 +3,8 @@
 import chex
 import jax.numpy as jnp
 
-from purejaxppo.aliases import Array, Scalar
+from purejaxppo.agents import recurrences
+from purejaxppo.aliases import Array, Reduce, Scalar
 
 
 def clipped_surrogate(log_ratio: Array, advantage: Array, clip_eps: Scalar) -> Array:
@@ -79,6 +80,32 @@ def approx_kl(log_ratio: Array) -> Array:
     """
     chex.assert_type(log_ratio, float)
     return jnp.expm1(log_ratio) - log_ratio
+
+
+def episode_kl(log_ratio: Array, start: Array, valid: Array, psum: Reduce) -> Array:
+    """Estimate the KL of episodes, the mean of (R - 1) - log R with log R = Σₜ log rₜ.
+
+    Args:
+        log_ratio: log r = log π(a|o) - log π_old(a|o), float [T, N].
+        start: True where an episode starts, bool [T, N]. Others continue or end in the rollout.
+        valid: rows that count, bool [T, N]. Episodes without such rows do not count.
+        psum: sum over shards.
+
+    Returns:
+        Estimate, a scalar.
+
+    Source: Bouftini & Benzaouia 2026, "PPO Suffices for On-Policy RL", as published in
+    https://github.com/rbouftini/adappo/blob/main/algo/adappo.py.
+    """
+    chex.assert_equal_shape([log_ratio, start, valid])
+    keep = jnp.where(start, 0.0, 1.0)[..., None]
+    steps = jnp.stack([jnp.where(valid, log_ratio, 0.0), jnp.where(valid, 1.0, 0.0)], axis=-1)
+    totals = recurrences.forwards(steps, jnp.broadcast_to(keep, steps.shape), steps[0] * 0.0)
+    last = jnp.concatenate([start[1:], jnp.ones_like(start[:1])])
+    counted = last & (totals[..., 1] > 0)
+    kl = jnp.sum(approx_kl(totals[..., 0]), where=counted)
+    total, count = psum(jnp.stack([kl, jnp.sum(counted, dtype=kl.dtype)]))
+    return total / jnp.maximum(count, 1.0)
 
 
 def clipfrac(log_ratio: Array, clip_eps: Scalar) -> Array:

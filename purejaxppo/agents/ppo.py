@@ -167,6 +167,8 @@ class Update(NamedTuple):
     """(params, batch) -> batch of the next epoch; None: the same batch in all epochs."""
     prepare: Callable[[Batch], Batch] = unchanged
     """Rows of a minibatch -> rows for the loss."""
+    divergence: Callable[[Params], Array] | None = None
+    """Parameters -> KL that ends the epochs; None: the mean KL of an epoch."""
     project: Callable[[Array], Array] = unchanged
     """Flat parameters after a gradient step -> parameters within their limits."""
 
@@ -268,15 +270,19 @@ def update_epochs(
         step = partial(gradient_step, update, optimizer, hp, current)
         return epochs.scan(step, state, make_minibatches(current, key))
 
+    def divergence(state: GradientState, step_losses: Losses) -> Array:
+        del step_losses
+        assert update.divergence is not None
+        return update.divergence(optimizer.unravel(state.flat))
+
     state = GradientState(optimizers.flatten(params)[0], opt_state)
     keys, before_epoch = jax.random.split(key, config.num_epochs), update.before_epoch
+    run_epochs = epochs.make(config, update.divergence and divergence)
     if before_epoch is None:  # one sum over shards normalises the minibatches of all epochs
         minibatches = jax.vmap(partial(make_minibatches, batch))(keys)
-        state, step_losses = epochs.make(config)(epoch, state, minibatches)
+        state, step_losses = run_epochs(epoch, state, minibatches)
     else:
-        state, step_losses = epochs.make(config)(
-            partial(recomputed_epoch, before_epoch), state, keys
-        )
+        state, step_losses = run_epochs(partial(recomputed_epoch, before_epoch), state, keys)
     means = mean_losses(step_losses, config.num_minibatches)
     opt_state = optimizer.adapt(state.opt_state, scheduled, means.approx_kl)
     return Updated(optimizer.unravel(state.flat), opt_state, means)

@@ -11,7 +11,7 @@ from purejaxppo.config.hints import show
 from purejaxppo.config.references import CodeRef, is_reference
 
 if TYPE_CHECKING:
-    from purejaxppo.config.schema import Config
+    from purejaxppo.config.schema import Config, PPOConfig
 
 
 MAX_COUNT = 2**31 - 1
@@ -198,6 +198,20 @@ def check_obs_parts(parts: Mapping[str, Sequence[int]]) -> None:
         end, before = stop, name
 
 
+def check_adaptive_rate(ppo: "PPOConfig") -> None:
+    """Raise ValueError if the KL of an update cannot control the learning rate."""
+    if ppo.num_epochs * ppo.num_minibatches == 1:
+        raise ValueError(
+            "ppo.learning_rate_schedule = adaptive requires several gradient steps per update, but "
+            "ppo.num_epochs x ppo.num_minibatches = 1. Increase either, or use another schedule."
+        )
+    if ppo.early_stop_unit == "episode":
+        raise ValueError(
+            "ppo.early_stop_unit = episode is not supported with ppo.learning_rate_schedule = "
+            "adaptive, because both use ppo.target_kl. Use another schedule."
+        )
+
+
 def check_kinds(config: "Config") -> None:
     """Raise ValueError for settings that cannot be combined."""
     network, ppo = config.network, config.ppo
@@ -227,11 +241,8 @@ def check_kinds(config: "Config") -> None:
             "ppo.critic = popart does not support network.policies. Use ppo.critic = scalar with "
             "ppo.normalize_reward = true."
         )
-    if ppo.learning_rate_schedule == "adaptive" and ppo.num_epochs * ppo.num_minibatches == 1:
-        raise ValueError(
-            "ppo.learning_rate_schedule = adaptive requires several gradient steps per update, but "
-            "ppo.num_epochs x ppo.num_minibatches = 1. Increase either, or use another schedule."
-        )
+    if ppo.learning_rate_schedule == "adaptive":
+        check_adaptive_rate(ppo)
     if ppo.reset_each_rollout:
         check_continuing_episodes(config)
     if len(ppo.term_coefs) not in (0, len(ppo.terms)):

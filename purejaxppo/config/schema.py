@@ -287,8 +287,9 @@ class PPOConfig(Section):
     learning_rate_schedule: RateSchedule = setting("linear", code=True)
     """Schedule of the learning rate over total_timesteps. linear and cosine anneal to 0,
     exponential to a hundredth. step: a tenth after half of the run, a hundredth after three
-    quarters. adaptive: at each gradient step, raise or lower the rate to keep the KL divergence
-    near ppo.target_kl (Rudin et al. 2022), between ppo.min_learning_rate and ppo.max_learning_rate.
+    quarters. adaptive: after each update, raise or lower the rate to keep the mean KL divergence of
+    updates near ppo.target_kl, between ppo.min_learning_rate and ppo.max_learning_rate (Rudin et
+    al. 2022).
     file.py:function: a custom function from the progress, 0 to 1, to a factor."""
     min_learning_rate: float = setting(1e-5, above=0, needs="ppo.learning_rate_schedule = adaptive")
     """Smallest learning rate of the adaptive schedule."""
@@ -351,6 +352,11 @@ class PPOConfig(Section):
     early_stop_kl: bool = setting(False, needs="ppo.num_epochs > 1")
     """Skip the remaining epochs of an update after an epoch whose mean KL divergence exceeds
     ppo.target_kl."""
+    early_stop_unit: Literal["step", "episode"] = setting("step", needs="ppo.early_stop_kl = true")
+    """KL divergence that ppo.early_stop_kl compares. step: the mean over the steps of an epoch,
+    each before its gradient step. episode: of the actions of whole episodes, or of their parts in
+    the rollout, after the epoch (Bouftini & Benzaouia 2026). It grows with their length; start with
+    ppo.target_kl = 1."""
     value_clipping: bool = False
     """Clip the change of the value estimate to ppo.vf_clip_eps. It is off by default because it
     usually hurts (Andrychowicz et al. 2021)."""

@@ -86,3 +86,22 @@ def test_columns_and_integers_are_rejected(loss, count):
     for wrong in (jnp.ones((3, 1)), jnp.ones(3, int)):
         with pytest.raises(AssertionError):
             loss(*rows, wrong, *limit)
+
+
+def test_episode_kl_sums_the_log_ratios_of_each_episode_by_hand():
+    """Environment 0 ends an episode at step 1, with an invalid step 2; environment 1 does not.
+
+    Environment 2 has no valid step. The sums are 0.1 + 0.2, 0.5 and -0.1 - 0.2 - 0.3.
+    """
+    log_ratio = jnp.array([[0.1, -0.1, 9.0], [0.2, -0.2, 9.0], [9.0, 9.0, 9.0], [0.5, -0.3, 9.0]])
+    start = jnp.array([[1, 0, 0], [0, 0, 0], [0, 0, 0], [1, 0, 1]], bool)
+    valid = jnp.array([[1, 1, 0], [1, 1, 0], [0, 0, 0], [1, 1, 0]], bool)
+    expected = sum(np.exp(x) - 1 - x for x in (0.3, 0.5, -0.6)) / 3
+    out = losses.episode_kl(log_ratio, start, valid, lambda x: x)
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    halves = jax.vmap(
+        lambda *rows: losses.episode_kl(*rows, lambda x: jax.lax.psum(x, "shard")),
+        in_axes=1,
+        axis_name="shard",
+    )(*(x[:, :, None] for x in (log_ratio, start, valid)))
+    np.testing.assert_allclose(halves, np.full(3, expected), rtol=1e-5)

@@ -129,6 +129,9 @@ def test_epochs_stop_after_one_that_exceeds_the_kl_limit():
     state, parts = jax.jit(run)(jax.random.split(jax.random.key(0), 4))
     assert state == 2
     np.testing.assert_array_equal(parts.epochs, [[1, 1], [1, 1], [0, 0], [0, 0]])
+    other = epochs.until_kl(0.5, lambda state, losses: state / 4.0)
+    state, parts = other(epoch, jnp.int32(0), jax.random.split(jax.random.key(0), 4))
+    assert state == 3  # after 2 epochs it is 0.5, after 3 it is 0.75
     state, parts = epochs.scan(epoch, jnp.int32(0), jax.random.split(jax.random.key(0), 4))
     assert state == 4
 

@@ -51,6 +51,13 @@ WRONG = [
     ),
     # invalid combinations
     (
+        [
+            *("--ppo.learning_rate_schedule", "adaptive"),
+            *("--ppo.early_stop_kl", "--ppo.early_stop_unit", "episode"),
+        ],
+        "ppo.early_stop_unit = episode is not supported with ppo.learning_rate_schedule = adaptive",
+    ),
+    (
         ["--env.num_envs", "5", "--ppo.rollout_length", "5"],
         "env.num_envs x ppo.rollout_length = 25 is not divisible by ppo.num_minibatches = 4. Try",
     ),
@@ -142,6 +149,7 @@ def test_bptt_length_is_ignored_without_a_recurrent_cell(make_config):
         ({"ppo.ent_schedule": "linear"}, "ppo.ent_coef > 0"),
         ({"ppo.intrinsic_schedule": "linear"}, "intrinsic.kind to icm or rnd"),
         ({"ppo.early_stop_kl": True, "ppo.num_epochs": 1}, "ppo.num_epochs > 1"),
+        ({"ppo.early_stop_unit": "episode"}, "ppo.early_stop_kl = true"),
         ({"ppo.bptt_length": 16}, "Set network.rnn to gru, lstm or mingru"),
         ({"network.layer_norm": True, "network.block": "residual"}, "Set network.block to plain"),
         ({"network.min_std": 0.1, "network.distribution": "beta"}, "to gaussian or tanh_gaussian"),
