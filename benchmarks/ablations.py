@@ -1,276 +1,245 @@
-"""Returns with and without each algorithm option, on a task where it matters, over 5 seeds.
+"""Returns with options of the config, compared with the config as it is, on six tasks.
 
-    python benchmarks/ablations.py [curiosity critic ...] [--seeds 5]
+    python benchmarks/ablations.py                                  # screen all of OPTIONS
+    python benchmarks/ablations.py ppo.objective=spo "ppo.optimizer=adamw ppo.weight_decay=0.1"
+    python benchmarks/ablations.py --finals ppo.critic=hl_gauss
+    python benchmarks/ablations.py --studies curiosity              # studies.py
 
-Every variant is one call of `python -m purejaxppo.train` with `--num_seeds`, with equal environment
-steps, and the same config with other flags. Rows, one per variant, go to
-benchmarks/results/ablations.jsonl, and a plot per study to docs/pictures/ablations/;
-`docs/make_results.py` writes the table of docs/policies.md from the rows.
+Every run is a call of `python -m purejaxppo.train` with `--num_seeds`. The screening compares at
+equal environment steps. `--finals` uses other seeds and equal CPU seconds: the CPU seconds per step
+of both are measured on one core, in alternation, and an option that costs 10 % more gets as many
+fewer steps. The score of a seed is the mean of its last three evaluations. Runs that are in
+benchmarks/results/ablations.jsonl are not repeated, so an interrupted command continues there.
+Plot: docs/pictures/ablations.png. Tables: `python docs/make_results.py`.
 """
 
+import argparse
+import hashlib
+import os
 import sys
 import tempfile
-from collections import defaultdict
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import harness
 import numpy as np
+import ours
+import studies
+import yaml
 
-
-class Study(NamedTuple):
-    """A comparison of variants on one task."""
-
-    config: str
-    steps: int
-    flags: str
-    """Flags of all variants."""
-    variants: dict[str, str]
-    """Label -> flags."""
-    teacher: str = ""
-    """Flags of a run that is trained first, whose folder replaces TEACHER in flags."""
-
-
-PENDULUM = "--eval.num_episodes 64"
-CHAIN = "--env.options memory_length 40 --eval.num_episodes 128"
-HIDDEN = "--env.obs_indices 0 1"
-BREAKOUT = "minatar_breakout.yaml"
-"""Still far from its best return after 1M steps, while all variants reach 500 on CartPole."""
-BINS_OF_0_2 = {"hl_gauss, bins of 0.2": "--ppo.critic hl_gauss --ppo.value_limit 162754"}
-CRITIC_SEES = (
-    f"{PENDULUM} {HIDDEN} --env.privileged_obs --network.rnn gru --network.actor_keys obs "
-    "--ppo.shuffle trajectories --ppo.bptt_length 16"
-)
-SPREAD = "--env.options global_state true --network.actor_keys agent obs"
-ADAPTIVE = (
-    "--ppo.learning_rate 1e-2 --ppo.learning_rate_schedule adaptive "
-    "--ppo.min_learning_rate 1e-4 --ppo.max_learning_rate 1"
-)
-RATES = {
-    "constant": "--ppo.learning_rate_schedule constant",
-    "early_stop_kl": "--ppo.learning_rate_schedule constant --ppo.early_stop_kl",
-    "adaptive": "--ppo.learning_rate_schedule adaptive",
+TASKS = {
+    "lunarlander.yaml": 250_000,
+    "minatar_breakout.yaml": 1_000_000,
+    "minatar_asterix.yaml": 750_000,
+    "hopper_v5.yaml": 250_000,
+    "cartpole_swingup.yaml": 3_000_000,
+    "reacher_easy.yaml": 1_500_000,
 }
-
-
-def each(flag: str, values: str) -> dict[str, str]:
-    """Return a variant per value of a flag."""
-    return {value: f"--{flag} {value}" for value in values.split()}
-
-
-def chain(variants: dict[str, str], flags: str = " --network.rnn gru") -> Study:
-    """Return a study on MemoryChain with a memory of 40 steps."""
-    return Study("memory_chain.yaml", 600_000, CHAIN + flags, variants)
-
-
-def pendulum(variants: dict[str, str], steps: int = 200_000, flags: str = PENDULUM) -> Study:
-    """Return a study on Pendulum."""
-    return Study("pendulum.yaml", steps, flags, variants)
-
-
-STUDIES = {
-    "velocities hidden": Study(
-        "cartpole_hidden.yaml", 300_000, "", each("network.rnn", "none gru lstm mingru")
-    ),
-    "a bit, 40 steps ago": chain(each("network.rnn", "none gru lstm mingru"), ""),
-    "memory span at first": chain(each("network.rnn_timescale", "0 10 100")),
-    "length of back-propagation": chain(each("ppo.bptt_length", "8 32 128")),
-    "curriculum": chain(
-        {"length 40": "", "5 to 40": f"--env.curriculum memory_length {__file__}:memory_length"},
-        " --network.rnn gru --network.rnn_timescale 10",
-    ),
-    "curiosity": Study(
-        "mountain_car_curious.yaml", 300_000, "", each("intrinsic.kind", "none icm rnd")
-    ),
-    "what the critic sees": pendulum(
-        {
-            "as the policy": "--network.critic_keys obs",
-            "the whole state": "--network.critic_keys state",
-        },
-        flags=CRITIC_SEES,
-    ),
-    "distribution": pendulum(each("network.distribution", "gaussian tanh_gaussian beta")),
-    "critic": pendulum(
-        each("ppo.critic", "scalar symlog hl_gauss popart") | BINS_OF_0_2,
-        flags=f"{PENDULUM} --ppo.no_normalize_reward --ppo.max_grad_norm 0",
-    ),
-    "critic of small returns": pendulum(
-        each("ppo.critic", "scalar hl_gauss") | BINS_OF_0_2, 100_000
-    ),
-    "bootstrapped values": pendulum(
-        {
-            "none": "",
-            "fixed": "--ppo.clip_bootstrap fixed --ppo.bootstrap_limit 20",
-            "observed": "--ppo.clip_bootstrap observed",
-        }
-    ),
-    "advantages": pendulum({"once": "", "anew each epoch": "--ppo.recompute_advantages"}),
-    "symmetry": pendulum(
-        each("ppo.symmetry", "none augment loss"),
-        150_000,
-        f"{PENDULUM} --env.mirror_obs 1 -2 -3 --env.mirror_action -1",
-    ),
-    "optimiser": pendulum(
-        each("ppo.optimizer", "adam nadam adabelief rmsprop lion sgd muon")
-        | {"adamw, 0.1": "--ppo.optimizer adamw --ppo.weight_decay 0.1"}
-    ),
-    "layers": pendulum(
-        {
-            "plain": "",
-            "normalised": "--network.layer_norm",
-            "residual": "--network.block residual",
-        }
-    ),
-    "objective": Study(
-        BREAKOUT,
-        1_000_000,
-        "--ppo.learning_rate_schedule constant --ppo.num_epochs 10",
-        each("ppo.objective", "clip dual_clip spo kl clip_kl"),
-    ),
-    "divergence": pendulum(
-        {
-            f"{name}, rate {rate}": f"--ppo.learning_rate {rate} {flags}"
-            for rate in ("1e-3", "1e-2")
-            for name, flags in RATES.items()
-        }
-        | {"adaptive, limits of 0.2, rate 1e-2": ADAPTIVE},
-        100_000,
-    ),
-    "schedule": Study(
-        BREAKOUT,
-        1_000_000,
-        "",
-        each("ppo.learning_rate_schedule", "constant linear cosine exponential step")
-        | {"linear, warm-up": "--ppo.learning_rate_warmup 0.1"},
-    ),
-    "rewards": Study(
-        "cartpole.yaml",
-        500_000,
-        "",
-        {"as they are": "--ppo.no_normalize_reward", "normalised": "--ppo.normalize_reward"},
-    ),
-    "rollouts": Study(
-        "cartpole.yaml", 150_000, "", {"continue": "", "reset": "--ppo.reset_each_rollout"}
-    ),
-    "teacher": Study(
-        "cartpole.yaml",
-        50_000,
-        "",
-        {"none": "", "imitated": "--pretrain.teacher TEACHER --pretrain.updates 20"},
-        teacher="--total_timesteps 150000",
-    ),
-    "many agents": Study(
-        "particles_spread.yaml",
-        1_000_000,
-        SPREAD,
-        {
-            "independent critics": "--network.critic_keys agent obs",
-            "centralised critic": "--network.critic_keys agent state",
-        },
-    ),
+"""Config -> environment steps of a seed, far from the best return."""
+CONTINUOUS = ("hopper_v5.yaml", "cartpole_swingup.yaml", "reacher_easy.yaml")
+DEFAULT = ""
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "ppo.critic=hl_gauss": (),
+    "network.layer_norm=true": (),
+    "network.block=residual": (),
+    "ppo.recompute_advantages=true": (),
+    "ppo.learning_rate_schedule=adaptive": (),
+    "ppo.learning_rate_schedule=constant": (),
+    "ppo.early_stop_kl=true": (),
+    "ppo.objective=spo": (),
+    "ppo.optimizer=muon": (),
+    "ppo.critic=popart": (),
+    "ppo.optimizer=adamw ppo.weight_decay=0.1": (),
+    "env.stagger=true": (),
+    "ppo.shuffle=trajectories": (),
+    "ppo.advantage_normalization=batch": (),
+    "network.distribution=tanh_gaussian": CONTINUOUS,
+    "network.distribution=beta": CONTINUOUS,
+    "network.std=dependent": CONTINUOUS,
+    "ppo.objective=dual_clip": (),
+    "ppo.objective=kl": (),
+    "ppo.objective=clip_kl": (),
+    "ppo.value_clipping=true": (),
+    "ppo.clip_bootstrap=observed": (),
+    "ppo.critic=symlog": (),
+    "ppo.learning_rate_warmup=0.1": (),
 }
-
-
-def memory_length(progress):
-    """Return the length of MemoryChain: integers from 5 to 40 in the first 60 % of a run."""
-    import jax.numpy as jnp
-
-    return jnp.round(5 + 35 * jnp.minimum(progress / 0.6, 1.0))
+"""Settings that differ from the config -> tasks; () means all. Likely gains first."""
+EVALUATIONS = 12
+LAST = 3
+"""Number of last evaluations whose mean is the score."""
+STAGES = {"screen": range(5), "finals": range(100, 110)}
+"""Stage -> seeds."""
 
 
 def main() -> None:
-    """Run the given studies, or all."""
-    parser = harness.options(__doc__, "ablations")
+    """Compare the given options, or all, with the default."""
+    parser = harness.options(__doc__, "ablations", rounds=5, seconds=2.0)
+    parser.add_argument("options", nargs="*", metavar="OPTION", help="settings: KEY=VALUE ...")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--finals", action="store_true", help="10 seeds at equal CPU seconds")
     parser.add_argument(
-        "studies",
+        "--studies",
         nargs="*",
-        choices=[[], *STUDIES],
         metavar="STUDY",
-        help=f"all by default: {'; '.join(STUDIES)}",
+        help=f"all by default: {'; '.join(studies.STUDIES)}",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of each variant")
-    args = parser.parse_args()
-    for name in args.studies or (["rollouts"] if args.toy else STUDIES):
-        with tempfile.TemporaryDirectory() as folder:
-            rows = run_study(name, args.seeds, Path(folder), toy=args.toy)
-        if args.toy:
-            harness.keep(args, rows)
-            continue
-        others = [row for row in harness.read_rows(args.results) if row["study"] != name]
-        harness.write_rows(args.results, [*others, *harness.complete(rows)])
-        draw(name, rows)
+    parser.add_argument("--cost", help=argparse.SUPPRESS)
+    args = harness.parse(parser)
+    if args.toy:
+        args.options, args.tasks = args.options or ["ppo.objective=spo"], args.tasks[:1]
+    if args.studies is not None:
+        studies.main(args)
+    elif args.cost:
+        print(cost(args.cost, args.options[0], args))
+    else:
+        screen(args)
 
 
-def run_study(name: str, seeds: int, folder: Path, *, toy: bool = False) -> list[dict[str, Any]]:
-    """Train all variants, and return a row of each."""
-    study, rows = STUDIES[name], []
-    size = f"--num_seeds {seeds} --total_timesteps {study.steps}"
-    if toy:
-        size = "--num_seeds 2 --total_timesteps 256 --env.num_envs 4 --ppo.rollout_length 8"
-    if study.teacher:
-        train(study.config, study.teacher.split(), folder / "teacher")
-    for label, flags in study.variants.items():
-        words = f"{study.flags} {flags}".replace("TEACHER", str(folder / "teacher")).split()
-        run_dir = folder / str(len(rows))
-        train(study.config, [*words, *size.split()], run_dir)
-        steps, returns = curves(run_dir)
-        row = {
-            "study": name,
-            "variant": label,
-            "config": study.config,
-            "flags": f"{study.flags} {flags}".replace(__file__, "benchmarks/ablations.py"),
-            "teacher": study.teacher,
-            "seeds": seeds,
-            "steps": steps,
-            "returns": returns,
-            "last": [float(np.mean(curve[-len(curve) // 4 :])) for curve in returns],
-        }
-        rows.append(row)
-        last = row["last"]
-        print(f"{name}: {label}: {np.mean(last):.1f} ± {np.std(last):.1f}", flush=True)
-    return rows
+def screen(args: argparse.Namespace) -> None:
+    """Run what is missing of each option on each task, and draw the comparison."""
+    stage = "finals" if args.finals else "screen"
+    for option in args.options or OPTIONS:
+        for task in OPTIONS.get(option) or args.tasks:
+            if task in args.tasks and changes(task, option):
+                for each in (DEFAULT, option):
+                    run_missing(args, stage, task, each)
+        report(args, stage, option)
+    if not args.toy:
+        draw(harness.read_rows(args.results))
 
 
-def train(config: str, flags: list[str], run_dir: Path) -> None:
-    """Run the train command of the README once."""
-    command = [sys.executable, "-m", "purejaxppo.train", "--config", config, *flags]
-    harness.call([*command, "--logging.no_tensorboard", "--run_dir", str(run_dir)])
+def settings_of(option: str) -> dict[str, Any]:
+    """Return the values by name of an option such as "ppo.objective=spo ppo.gamma=0.9"."""
+    pairs = (word.partition("=") for word in option.split())
+    return {name: yaml.safe_load(value) for name, _, value in pairs}
 
 
-def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
-    """Read (steps [P], deterministic returns [S][P])."""
-    from purejaxppo.runs.rows import read_csv
+def changes(task: str, option: str) -> bool:
+    """Return whether an option differs from the config of a task."""
+    from purejaxppo import load_config
 
-    by_member: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for row in read_csv(run_dir / "metrics.csv"):
-        if "eval/return_mean" in row:
-            point = (row["global_step"], round(row["eval/return_mean"], 4))
-            by_member[int(row.get("member", 0))].append(point)
-    steps = np.mean([[at for at, _ in points] for points in by_member.values()], axis=0)
-    returns = [[value for _, value in points] for points in by_member.values()]
-    return steps.round().tolist(), returns
+    config = load_config(task)
+    return config.replace(**settings_of(option)) != config
 
 
-def draw(name: str, rows: list[dict[str, Any]]) -> None:
-    """Plot mean returns over environment steps, with 95 % bands."""
-    from purejaxppo.runs.curves import confidence, new_figure, save_figure
+def run_missing(args: argparse.Namespace, stage: str, task: str, option: str) -> None:
+    """Train all seeds of an option on a task, unless their row exists, and store the row."""
+    key = {"stage": stage, "task": task, "option": option, "settings": text_hash(task)}
+    if not args.toy and any(key.items() <= row.items() for row in harness.read_rows(args.results)):
+        return
+    relative = measured_cost(args, task, option) if stage == "finals" and option else 1.0
+    seeds = STAGES[stage]
+    steps, size = int(TASKS[task] / relative), f"--num_seeds {len(seeds)}"
+    if args.toy:
+        steps, size = 512, "--num_seeds 2 --env.num_envs 4 --ppo.rollout_length 8"
+        size += " --ppo.num_minibatches 2 --ppo.num_epochs 1"
+    size += f" --seed {seeds[0]} --total_timesteps {steps}"
+    size += f" --eval.interval {steps // EVALUATIONS} --eval.num_episodes 16"
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [f"--{word}" for word in option.split()]
+        studies.train(task, [*flags, *size.split()], Path(folder) / "run")
+        at, returns = studies.curves(Path(folder) / "run")
+    scores = [float(np.mean(curve[-LAST:])) for curve in returns]
+    facts = {"cost": relative, "seeds": len(returns), "steps": at, "returns": returns}
+    harness.keep(args, [key | facts | {"last": scores}], *("stage", "task", "option"))
+    print(f"{stage}: {task}: {option or 'default'}: {np.mean(scores):.1f}", flush=True)
 
-    figure = new_figure(6, 3.6)
+
+def text_hash(task: str) -> str:
+    """Return a hash of the values that a config file sets, and of the steps here."""
+    values = yaml.safe_load((harness.ROOT / "configs" / task).read_text(encoding="utf-8"))
+    text = f"{values} {TASKS[task]} {EVALUATIONS}"
+    return hashlib.sha1(text.encode()).hexdigest()[:12]
+
+
+def measured_cost(args: argparse.Namespace, task: str, option: str) -> float:
+    """Return the CPU seconds per step of an option over those of the default, on one core."""
+    command = [sys.executable, __file__, "--cost", task, option]
+    command += ["--rounds", str(args.rounds), "--seconds", str(args.seconds)]
+    core = min(os.sched_getaffinity(0))
+    return float(harness.call(["taskset", "-c", str(core), *command]).splitlines()[-1])
+
+
+def cost(task: str, option: str, args: argparse.Namespace) -> float:
+    """Measure the cost of an option in this process."""
+    from purejaxppo import load_config
+
+    ours.start(1)
+    config = load_config(task).replace(**{"eval.num_episodes": 0})
+    runs = {
+        each: ours.updates_of(config.replace(**settings_of(each)))[0] for each in (DEFAULT, option)
+    }
+    results = harness.alternate(runs, args, clock=time.process_time)
+    return results[DEFAULT].median() / results[option].median()
+
+
+def report(args: argparse.Namespace, stage: str, option: str) -> None:
+    """Print the comparison of an option."""
+    if args.toy:
+        return
+    result = compare(harness.read_rows(args.results), stage, option)
+    if result:
+        gain, low, high = (100 * x for x in result)
+        print(f"{stage}: {option}: {gain:+.1f} % ({low:+.1f} to {high:+.1f} %)", flush=True)
+
+
+def compare(rows: list[harness.Row], stage: str, option: str) -> tuple[float, float, float] | None:
+    """Return the gain of an option with its 95 % interval, or None without rows.
+
+    The gain is the interquartile mean (IQM) of its scores minus that of the default's. Scores are
+    normalised: 0 is a random policy and 1 the mean of the default. Tasks have equal weight.
+    """
+    with_option, default = scores(rows, stage, option), scores(rows, stage, DEFAULT)
+    tasks = [task for task in with_option if task in default]
+    if not tasks:
+        return None
+    return harness.iqm_interval([with_option[t] for t in tasks], [default[t] for t in tasks])
+
+
+def scores(rows: list[harness.Row], stage: str, option: str) -> dict[str, np.ndarray]:
+    """Return the normalised scores of the seeds of each task."""
+    path = harness.RESULTS / "random_returns.jsonl"
+    random = {row["config"]: row["return_mean"] for row in harness.read_rows(path)}
+    rows = [row for row in rows if row["stage"] == stage]
+    mean = {row["task"]: np.mean(row["last"]) for row in rows if row["option"] == DEFAULT}
+    return {
+        row["task"]: (np.array(row["last"]) - random[row["task"]])
+        / (mean[row["task"]] - random[row["task"]])
+        for row in rows
+        if row["option"] == option and row["task"] in mean
+    }
+
+
+def draw(rows: list[harness.Row]) -> None:
+    """Plot the gain of each option with its interval; finals replace screenings."""
+    from purejaxppo.runs.curves import new_figure, save_figure
+
+    found = {}
+    for option in {row["option"] for row in rows if row["option"] != DEFAULT}:
+        for stage in STAGES:
+            result = compare(rows, stage, option)
+            if result:
+                found[option] = (*result, stage)
+    if not found:
+        return
+    ordered = sorted(found, key=lambda option: found[option][0])
+    figure = new_figure(7, 1 + 0.28 * len(ordered))
     axes = figure.add_subplot()
-    for row in rows:
-        values, steps = np.asarray(row["returns"]), np.asarray(row["steps"])
-        mean, half = values.mean(axis=0), confidence(values)
-        (line,) = axes.plot(steps, mean, lw=1.8, label=row["variant"])
-        axes.fill_between(steps, mean - half, mean + half, color=line.get_color(), alpha=0.2, lw=0)
-    axes.set_title(f"{name}: {rows[0]['config'].removesuffix('.yaml')}")
-    axes.set_xlabel("environment steps of each seed")
-    axes.set_ylabel(f"return: mean and 95 % confidence\nover {rows[0]['seeds']} seeds")
-    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
-    axes.grid(alpha=0.3)
-    path = (
-        harness.PICTURES / "ablations" / f"{''.join(c if c.isalnum() else '_' for c in name)}.png"
+    for y, option in enumerate(ordered):
+        gain, low, high, stage = found[option]
+        color = "tab:blue" if stage == "finals" else "0.55"
+        axes.plot([100 * low, 100 * high], [y, y], color=color, lw=2)
+        axes.plot(100 * gain, y, "o", color=color)
+    axes.axvline(0, color="0.3", lw=0.8)
+    axes.set_yticks(range(len(ordered)), ordered)
+    axes.set_xlabel(
+        "gain of the interquartile mean over tasks, % of the default's, 95 % interval\n"
+        "grey: 5 seeds, equal steps; blue: 10 other seeds, equal CPU seconds"
     )
-    save_figure(figure, path)
+    harness.axes_style(axes)
+    save_figure(figure, harness.PICTURES / "ablations.png")
 
 
 if __name__ == "__main__":

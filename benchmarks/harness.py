@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
 import platform
 import resource
@@ -36,6 +37,7 @@ SETTLE_SECONDS = 0.2
 """Seconds for the start of the processes that keep cores awake."""
 Row = dict[str, Any]
 Facts = Callable[[], Row]
+Clock = Callable[[], float]
 
 
 def options(
@@ -291,20 +293,29 @@ def calibrate(run: Callable[[int], int], seconds: float) -> int:
     return max(1, round(count * seconds / elapsed))
 
 
-def timed(run: Callable[[int], int], count: int) -> tuple[int, float]:
+def timed(
+    run: Callable[[int], int], count: int, clock: Clock = time.perf_counter
+) -> tuple[int, float]:
     """Return (steps, seconds) of one call."""
-    started = time.perf_counter()
+    started = clock()
     steps = run(count)
-    return steps, time.perf_counter() - started
+    return steps, clock() - started
 
 
-def alternate(runs: dict[str, Callable[[int], int]], args: argparse.Namespace) -> dict[str, Result]:
-    """Time functions (updates -> steps) of this process in alternation."""
+def alternate(
+    runs: dict[str, Callable[[int], int]],
+    args: argparse.Namespace,
+    clock: Clock = time.perf_counter,
+) -> dict[str, Result]:
+    """Time functions (updates -> steps) of this process in alternation.
+
+    With `time.process_time` as the clock, other processes on the machine matter little.
+    """
     counts = {name: calibrate(run, args.seconds) for name, run in runs.items()}
     results = {name: Result([], {}) for name in runs}
     for _ in range(args.rounds):
         for name, run in runs.items():
-            steps, elapsed = timed(run, counts[name])
+            steps, elapsed = timed(run, counts[name], clock)
             results[name].speeds.append(steps / elapsed)
     return results
 
@@ -328,6 +339,51 @@ def metrics(run_dir: Path) -> list[Row]:
     from purejaxppo.runs.rows import read_csv
 
     return read_csv(run_dir / "metrics.csv")
+
+
+def iqm(values: Any, axis: int = -1) -> Any:
+    """Return the interquartile mean (IQM)."""
+    from scipy import stats
+
+    return stats.trim_mean(values, 0.25, axis)
+
+
+def pooled(*tasks: Any) -> Any:
+    """Join the runs of tasks, repeated so that all tasks have the same weight.
+
+    Args:
+        tasks: float [..., runs], with different numbers of runs.
+    """
+    import numpy as np
+
+    sizes = [runs.shape[-1] for runs in tasks]
+    repeats = [math.lcm(*sizes) // size for size in sizes]
+    return np.concatenate([np.repeat(*pair, -1) for pair in zip(tasks, repeats, strict=True)], -1)
+
+
+def iqm_interval(tasks: list[Any], base: Collection[Any] = ()) -> tuple[float, float, float]:
+    """Return the IQM over tasks with its 95 % interval, from a bootstrap of runs within tasks.
+
+    With `base`, return the difference to the IQM of other runs of these tasks.
+    Stratified bootstrap with percentiles (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
+    """
+    import numpy as np
+    from scipy import stats
+
+    def difference(*drawn: Any, axis: int = -1) -> Any:
+        result = iqm(pooled(*drawn[: len(tasks)]), axis)
+        return result - iqm(pooled(*drawn[len(tasks) :]), axis) if base else result
+
+    data = [*tasks, *base]
+    found = stats.bootstrap(
+        data,
+        difference,
+        n_resamples=2_000,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    low, high = found.confidence_interval
+    return float(difference(*data)), float(low), float(high)
 
 
 def axes_style(axes: Any) -> None:

@@ -20,9 +20,12 @@ from typing import Any
 
 import numpy as np
 import yaml
-from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import ablations as suite  # noqa: E402
+import harness  # noqa: E402
+
 ROWS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md"]
 PAGES += [ROOT / "docs" / f"{name}.md" for name in ("results", "results_details", "policies")]
@@ -275,38 +278,6 @@ def reached(seeds: Rows) -> str:
     return f"return {last} {count} after {steps:.1f} M steps (best checkpoint {best}){flags}"
 
 
-def iqm(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Compute the interquartile mean: the mean without the lowest and the highest quarter."""
-    return stats.trim_mean(values, 0.25, axis)
-
-
-def pooled(*tasks: np.ndarray) -> np.ndarray:
-    """Join the runs of tasks, repeated so that all tasks have the same weight.
-
-    Args:
-        tasks: float [..., runs], with different numbers of runs.
-    """
-    sizes = [runs.shape[-1] for runs in tasks]
-    repeats = [math.lcm(*sizes) // size for size in sizes]
-    return np.concatenate([np.repeat(*pair, -1) for pair in zip(tasks, repeats, strict=True)], -1)
-
-
-def interval(tasks: list[np.ndarray]) -> tuple[float, float, float]:
-    """Return the IQM over tasks with its 95 % interval, from a bootstrap of runs within tasks.
-
-    Stratified bootstrap with percentiles (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
-    """
-    result = stats.bootstrap(
-        tasks,
-        lambda *drawn, axis: iqm(pooled(*drawn), axis),
-        n_resamples=2_000,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    low, high = result.confidence_interval
-    return float(iqm(pooled(*tasks))), float(low), float(high)
-
-
 def highest(config: str) -> tuple[float, str]:
     """Return the highest published number of a config and its library."""
     numbers = PUBLISHED["numbers"][config]
@@ -343,7 +314,7 @@ def suite_scores() -> list[list[Any]]:
             scores[name] = [(np.array(lasts(seeds[config])) - low) / (high - low)]
         scores[f"**{suite}**, {len(configs)} tasks"] = [runs for (runs,) in scores.values()]
         for name, tasks in scores.items():
-            middle, low, high = interval(tasks)
+            middle, low, high = harness.iqm_interval(tasks)
             runs = sum(map(len, tasks))
             cells.append([name, runs, f"{middle:.2f} ({low:.2f} to {high:.2f})"])
     return cells
@@ -412,9 +383,41 @@ def anatomy() -> list[str]:
 
 
 def ablations() -> list[str]:
+    """Tabulate the gain of each option, the largest first; finals before screenings."""
+    rows = read("ablations")
+    lines: list[str] = []
+    for stage, title in (("finals", "at equal CPU seconds"), ("screen", "at equal steps")):
+        alike = [row for row in rows if row["stage"] == stage]
+        results = {row["option"]: suite.compare(rows, stage, row["option"]) for row in alike}
+        ordered = sorted((x, o) for o, x in results.items() if o != suite.DEFAULT and x)
+        if ordered:
+            names = [label(task) for task in suite.TASKS]
+            lines += ["", f"**{len(suite.STAGES[stage])} seeds, {title}**:"]
+            costs = ["CPU seconds per step"] if stage == "finals" else []
+            cells = [option_cells(alike, *pair) for pair in reversed(ordered)]
+            lines += markdown(["option", *names, *costs, "gain", "result"], cells)
+    return (
+        [*lines, "![Gains of options](pictures/ablations.png)", ""]
+        if lines
+        else ["", "Not measured yet.", ""]
+    )
+
+
+def option_cells(rows: Rows, result: tuple[float, float, float], option: str) -> list[str]:
+    """Format a row of the table of options, from the rows of one stage."""
+    gain, low, high = (100 * x for x in result)
+    verdict = "better" if low > 0 else "worse" if high < 0 else "no difference found"
+    scores = suite.scores(rows, rows[0]["stage"], option)
+    tasks = [f"{scores[task].mean():.2f}" if task in scores else "" for task in suite.TASKS]
+    costs = [row["cost"] for row in rows if row["option"] == option]
+    cost = [f"{statistics.mean(costs):.2f}"] if rows[0]["stage"] == "finals" else []
+    return [f"`{option}`", *tasks, *cost, f"{gain:+.0f} % ({low:+.0f} to {high:+.0f})", verdict]
+
+
+def studies() -> list[str]:
     """Tabulate the flags and returns of each study, with its picture."""
     lines: list[str] = []
-    for (study,), rows in group(read("ablations"), "study").items():
+    for (study,), rows in group(read("studies"), "study").items():
         config, steps = rows[0]["config"], rows[0]["steps"][-1]
         flags = [split_flags(row["flags"]) for row in rows]
         common = [flag for flag in flags[0] if all(flag in other for other in flags)]
@@ -434,7 +437,7 @@ def ablations() -> list[str]:
             cells.append([row["variant"], f"`{varied}`" if varied else "", result])
         lines += markdown(["variant", "flags", "return"], cells)
         name = re.sub(r"\W", "_", study)
-        lines += [f"![Returns over steps: {study}](pictures/ablations/{name}.png)"]
+        lines += [f"![Returns over steps: {study}](pictures/studies/{name}.png)"]
     return [*lines, ""]
 
 
@@ -507,6 +510,7 @@ TEXTS = {
         suite_means,
         anatomy,
         ablations,
+        studies,
     )
 }
 """Name of a block -> function that makes its lines."""

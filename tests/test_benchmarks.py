@@ -28,6 +28,8 @@ for _ in sys.stdin:
 """
 COMMANDS = {
     "ablations": "",
+    "ablations, finals": "--finals",
+    "ablations, studies": "--studies",
     "engines": "--unity",
     "gpu": "",
     "host": "--tasks hopper --contenders ours pool",
@@ -102,7 +104,7 @@ def test_rows_of_a_config_are_kept_until_a_value_differs(tmp_path, monkeypatch):
 
 @pytest.mark.toy
 def test_studies_have_valid_train_flags_and_different_variants(tmp_path, monkeypatch):
-    studies = load("ablations", monkeypatch).STUDIES
+    studies = load("studies", monkeypatch).STUDIES
     for study in studies.values():
         configs = []
         for flags in study.variants.values():
@@ -112,8 +114,6 @@ def test_studies_have_valid_train_flags_and_different_variants(tmp_path, monkeyp
             configs.append(command)
         assert len(configs) >= 2
         assert all(configs[0] != other for other in configs[1:])
-    for name in ("objective", "schedule"):
-        assert studies[name].config != "cartpole.yaml"  # where the return of each is near 500
 
 
 def run(script, *flags, **variables):

@@ -144,9 +144,9 @@ def test_every_published_number_has_a_source(script):
 
 
 def test_interquartile_mean_and_stratified_bootstrap(script):
-    assert script.iqm(np.array([100.0, 1.0, 3.0, 2.0, 4.0])) == 3.0
+    assert script.harness.iqm(np.array([100.0, 1.0, 3.0, 2.0, 4.0])) == 3.0
     one, other = np.array([1.0, 2.0, 3.0, 4.0, 9.0]), np.array([0.0, 5.0, 6.0, 7.0, 8.0])
-    middle, low, high = script.interval([one, other])
+    middle, low, high = script.harness.iqm_interval([one, other])
     assert middle == np.mean([2, 3, 4, 5, 6, 7])
     rng = np.random.default_rng(1)  # the runs of a task are drawn only from that task
     drawn = [np.concatenate([rng.choice(x, 5) for x in (one, other)]) for _ in range(4000)]
@@ -156,8 +156,8 @@ def test_interquartile_mean_and_stratified_bootstrap(script):
 
 def test_tasks_with_different_numbers_of_runs_have_equal_weight(script):
     tasks = [np.full(2, 0.0), np.full(6, 4.0)]
-    np.testing.assert_array_equal(script.pooled(*tasks), [0.0] * 6 + [4.0] * 6)
-    assert script.interval(tasks) == (2.0, 2.0, 2.0)  # without weights it would be 4
+    np.testing.assert_array_equal(script.harness.pooled(*tasks), [0.0] * 6 + [4.0] * 6)
+    assert script.harness.iqm_interval(tasks) == (2.0, 2.0, 2.0)  # without weights it would be 4
 
 
 def test_suites_normalise_between_random_and_the_highest_published_number(
@@ -178,20 +178,20 @@ def test_suites_normalise_between_random_and_the_highest_published_number(
     assert [line for line in script.suite_means() if "tasks" in line] == [total]
 
 
-def test_ablations_name_shared_flags_once_and_report_saturation(script, replace_rows):
+def test_studies_name_shared_flags_once_and_report_saturation(script, replace_rows):
     def row(study, variant, flags, last):
         names = {"study": study, "variant": variant, "flags": flags, "config": "cartpole.yaml"}
         return {**names, "last": last, "steps": [5e4, 1e5], "seeds": len(last)}
 
     replace_rows(
-        ablations=[
+        studies=[
             row("rate", "3", "--a.b 1 -2 --lr 3", [499.0, 500.0]),
             row("rate", "c", "--a.b 1 -2 --lr 4 --c", [488.0, 490.0]),
             row("start", "x", " --x", [400.0, 500.0]),
             row("start", "-", " ", [500.0, 500.0]),
         ]
     )
-    lines = script.ablations()
+    lines = script.studies()
     saturated = [line for line in lines if "within 3 %" in line]
     assert "**Rate**, `cartpole.yaml` `--a.b 1 -2`, 100 k steps, 2 seeds:" in lines
     assert "| 3 | `--lr 3` | 500 ± 1 |" in lines
