@@ -116,6 +116,55 @@ def test_studies_have_valid_train_flags_and_different_variants(tmp_path, monkeyp
         assert all(configs[0] != other for other in configs[1:])
 
 
+@pytest.mark.toy
+def test_gains_of_options_are_normalised_by_the_random_policy_and_the_default(monkeypatch):
+    ablations = load("ablations", monkeypatch)
+    monkeypatch.setattr(
+        ablations.harness, "read_rows", lambda path: [{"config": "a", "return_mean": -100.0}]
+    )
+    rows = [
+        {"stage": "screen", "task": "a", "option": "", "last": [90.0, 110.0]},
+        {"stage": "screen", "task": "a", "option": "ppo.gamma=1", "last": [140.0, 180.0]},
+        {"stage": "finals", "task": "a", "option": "ppo.gamma=1", "last": [0.0, 0.0]},
+        {"stage": "screen", "task": "b", "option": "ppo.gamma=1", "last": [7.0]},
+    ]
+    # The default's mean is 100, 200 above the random policy.
+    (scores,) = ablations.scores(rows, "screen", "ppo.gamma=1").values()
+    np.testing.assert_allclose(scores, [1.2, 1.4])
+    gain, low, high = ablations.compare(rows, "screen", "ppo.gamma=1")
+    assert gain == pytest.approx(0.3)
+    # The largest and smallest means of two draws: 1.4 - 0.95 and 1.2 - 1.05.
+    assert (low, high) == pytest.approx((0.15, 0.45))
+    assert ablations.compare(rows, "finals", "ppo.gamma=1") is None
+
+
+@pytest.mark.toy
+def test_finished_runs_of_a_comparison_are_not_repeated(tmp_path, monkeypatch, capsys):
+    ablations = load("ablations", monkeypatch)
+    drawn = []
+    monkeypatch.setattr(ablations, "draw", drawn.append)
+    path, task = tmp_path / "rows.jsonl", "lunarlander.yaml"
+    rows = [
+        {"stage": "screen", "task": task, "option": option, "last": last, "cost": 1.0}
+        | {"settings": ablations.text_hash(task)}
+        for option, last in [("", [100.0] * 5), ("ppo.gamma=0.9", [50.0] * 5)]
+    ]
+    ablations.harness.write_rows(path, rows)
+    monkeypatch.setattr(
+        sys, "argv", ["ablations.py", "ppo.gamma=0.9", "--tasks", task, "--results", str(path)]
+    )
+    ablations.main()
+    assert drawn == [rows] and "ppo.gamma=0.9: -" in capsys.readouterr().out
+
+
+@pytest.mark.toy
+def test_options_change_the_config_of_at_least_four_tasks(monkeypatch):
+    ablations = load("ablations", monkeypatch)
+    for option, tasks in ablations.OPTIONS.items():
+        changed = [task for task in ablations.TASKS if ablations.changes(task, option)]
+        assert len(changed) >= 4 and set(tasks) <= set(changed)
+
+
 def run(script, *flags, **variables):
     """Run a benchmark at toy size, and return the rows that it prints."""
     command = [sys.executable, str(FOLDER / f"{script}.py"), "--toy", *flags]
