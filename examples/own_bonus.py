@@ -24,7 +24,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents.extras.intrinsic import Intrinsic
+from purejaxppo import Intrinsic
 
 BITS = 10
 """The number of counts is 2**BITS."""

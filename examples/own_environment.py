@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.envs.base import TaskStep
-from purejaxppo.spaces import Box, Discrete
+from purejaxppo import Box, Discrete, TaskStep
 
 DT = 0.1
 """Seconds per step."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.envs.base import TaskStep
-from purejaxppo.spaces import Box
+from purejaxppo import Box, TaskStep
 
 
 @dataclass(frozen=True)

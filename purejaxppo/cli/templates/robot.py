@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import mujoco
 from mujoco import mjx
 
-from purejaxppo.envs.base import TaskStep
-from purejaxppo.spaces import Box
+from purejaxppo import Box, TaskStep
 
 MODEL = Path(__file__).parent / "balancer.xml"
 SUBSTEPS = 2
