@@ -398,11 +398,11 @@ def ablations() -> list[str]:
             costs = ["CPU seconds per step"] if stage == "finals" else []
             cells = [option_cells(alike, *pair) for pair in reversed(ordered)]
             lines += markdown(["option", *names, *costs, "gain", "result"], cells)
-    return (
-        [*lines, "![Gains of options](pictures/ablations.png)", ""]
-        if lines
-        else ["", "Not measured yet.", ""]
-    )
+    measured = {row["option"] for row in rows}
+    missing = [f"`{option}`" for option in options_of_ppo.OPTIONS if option not in measured]
+    picture = ["![Gains of options](pictures/ablations.png)"] if lines else []
+    text = [f"Not measured yet: {', '.join(missing)}."] if missing else []
+    return ["", *lines, *picture, "", *text, ""]
 
 
 def option_cells(rows: Rows, result: tuple[float, float, float], option: str) -> list[str]:
