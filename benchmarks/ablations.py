@@ -38,6 +38,12 @@ TASKS = {
 }
 """Config -> environment steps of a seed, far from the best return."""
 CONTINUOUS = ("hopper_v5.yaml", "cartpole_swingup.yaml", "reacher_easy.yaml")
+MANY_ENVS = (
+    "minatar_breakout.yaml",
+    "minatar_asterix.yaml",
+    "cartpole_swingup.yaml",
+    "reacher_easy.yaml",
+)
 DEFAULT = ""
 OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.critic=hl_gauss": (),
@@ -51,8 +57,15 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.optimizer=muon": (),
     "ppo.critic=popart": (),
     "ppo.optimizer=adamw ppo.weight_decay=0.1": (),
-    "env.stagger=true": (),
-    "ppo.shuffle=trajectories": (),
+    "env.stagger=true": (
+        "lunarlander.yaml",
+        "minatar_breakout.yaml",
+        "minatar_asterix.yaml",
+        "hopper_v5.yaml",
+    ),
+    "ppo.num_epochs=8": (),
+    "ppo.num_epochs=2": (),
+    "ppo.shuffle=trajectories": MANY_ENVS,
     "ppo.advantage_normalization=batch": (),
     "network.distribution=tanh_gaussian": CONTINUOUS,
     "network.distribution=beta": CONTINUOUS,
@@ -64,6 +77,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.clip_bootstrap=observed": (),
     "ppo.critic=symlog": (),
     "ppo.learning_rate_warmup=0.1": (),
+    "ppo.symmetry=augment": ("cartpole_swingup.yaml",),
+    "ppo.symmetry=loss": ("cartpole_swingup.yaml",),
+    "ppo.normalize_reward=true": ("minatar_breakout.yaml", "minatar_asterix.yaml"),
 }
 """Settings that differ from the config -> tasks; () means all. Likely gains first."""
 EVALUATIONS = 12
