@@ -187,7 +187,7 @@ class Client:
 
     def raw(self, data: bytes) -> messages.Message:
         """Send bytes, and return the answer."""
-        return messages.parse(self.call(data, wait_for_ready=True, timeout=120))
+        return messages.parse(self.call(data, wait_for_ready=True, timeout=600))
 
     def exchange(self, message: messages.Message) -> messages.Message:
         """Exchange messages; a command to quit ends the game."""
