@@ -386,13 +386,21 @@ def test_a_slot_without_an_agent_has_no_return_and_does_not_end_an_episode():
     )
 
 
-@pytest.mark.parametrize("rnn", ["none", "gru"])
-def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(rnn, make_config, monkeypatch):
+@pytest.mark.parametrize(("rnn", "fraction"), [("none", 1.0), ("gru", 1.0), ("none", 0.35)])
+def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(
+    rnn, fraction, make_config, monkeypatch
+):
     monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: late_env(n))
     config = make_config(
         env={"name": "dummy/vector", "num_envs": 32},
         network={"rnn": rnn, "rnn_size": 8, "hidden": (16,)},
-        ppo={"rollout_length": 16, "num_minibatches": 4, "num_epochs": 4, "learning_rate": 1e-2},
+        ppo={
+            "rollout_length": 16,
+            "num_minibatches": 4,
+            "num_epochs": 4,
+            "learning_rate": 1e-2,
+            "epoch_fraction": fraction,
+        },
         total_timesteps=40 * 32 * 16,
     )
     parts, hp = make_parts(config), make_hyperparams(config)

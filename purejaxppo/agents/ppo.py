@@ -255,7 +255,10 @@ def update_epochs(
     hp = hp._replace(learning_rate=optimizer.rate(opt_state, scheduled))
 
     def make_minibatches(batch: Batch, key: Key) -> tuple[Array, Array]:
-        index = sequences.minibatch_indices(key, config, length, num_envs)
+        if config.epoch_fraction < 1:
+            index = sequences.valid_minibatches(key, config, batch.valid)
+        else:
+            index = sequences.minibatch_indices(key, config, length, num_envs)
         return index, normalized(batch.advantage[index], batch.valid[index])
 
     def epoch(

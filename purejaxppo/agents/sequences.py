@@ -3,6 +3,7 @@
 Both layouts have the same methods.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -159,6 +160,24 @@ def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -
         envs = shuffled(key, num_envs).reshape(m, 1, num_envs // m)
         return (jnp.arange(length)[None, :, None] * num_envs + envs).reshape(m, -1)
     return shuffled(key, length * num_envs).reshape(m, -1)
+
+
+def valid_minibatches(key: Key, config: PPOConfig, valid: Array) -> Array:
+    """Return `minibatch_indices` of the fraction `ppo.epoch_fraction` of the units, int32 [M, K].
+
+    They are the valid units in random order, divided evenly, then others. If the fraction is
+    smaller than that of the valid units, it is a random sample of these.
+
+    Args:
+        key: random key; the caller must not use it again.
+        config: settings of the algorithm.
+        valid: bool [T x N, (L)]. A sequence is valid if one of its steps is.
+    """
+    order = shuffled(key, len(valid))
+    has_valid = valid.reshape(len(valid), -1).any(axis=1)[order]
+    size = math.ceil(config.epoch_fraction * len(valid) / config.num_minibatches)
+    first = order[jnp.argsort(~has_valid)][: size * config.num_minibatches]
+    return first.reshape(size, config.num_minibatches).T
 
 
 def shuffled(key: Key, n: int) -> Array:

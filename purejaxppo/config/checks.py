@@ -294,6 +294,10 @@ def check_sizes(config: "Config") -> None:
         )
     local_envs = config.env.num_envs // shards
     check_sequences(config, local_envs)
+    if config.ppo.epoch_fraction < 1 and config.ppo.shuffle == "trajectories":
+        raise ValueError(
+            f"ppo.epoch_fraction = {config.ppo.epoch_fraction} requires ppo.shuffle = transitions."
+        )
     if config.ppo.shuffle == "trajectories":
         if local_envs % config.ppo.num_minibatches:
             raise ValueError(

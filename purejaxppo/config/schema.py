@@ -413,6 +413,10 @@ class PPOConfig(Section):
     """Number of minibatches per epoch."""
     num_epochs: int = setting(4, low=1, high=2**16)
     """Number of passes over the data of a rollout."""
+    epoch_fraction: float = setting(1.0, above=0, high=1)
+    """Fraction of a rollout's steps in each epoch, steps with a decision first. Less than 1 saves
+    time if agents in unity/ decide at few steps. Choose it above the fraction of steps with a
+    decision, so that only others are left out."""
     shuffle: Literal["transitions", "trajectories"] = setting(
         "transitions", needs="ppo.num_minibatches > 1"
     )

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from purejaxppo.agents import sequences
+from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parallel import platforms
 
 pytestmark = pytest.mark.toy
@@ -43,6 +44,37 @@ def test_rows_with_equal_random_bits_are_ordered_at_random(monkeypatch):
     for one, other in itertools.combinations(range(4), 2):
         first = int((places[:, one] < places[:, other]).sum())
         assert stats.binomtest(first, 4_000).pvalue > 1e-3
+
+
+def chosen_units(config, valid, draws=2_000):
+    """Return the minibatches of many epochs, [draws, M, K]."""
+    draw = jax.vmap(lambda key: sequences.valid_minibatches(key, config, jnp.asarray(valid)))
+    return np.asarray(draw(jax.random.split(jax.random.key(0), draws)))
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_an_epoch_has_all_valid_units_once_and_divides_them_evenly(length):
+    units, valid = [1, 5, 6, 13, 18], np.zeros((20, length), bool)
+    valid[units] = True
+    valid[13, 1:] = False  # a sequence with a single valid step
+    valid = valid[:, 0] if length == 1 else valid
+    found = chosen_units(PPOConfig(num_minibatches=2, epoch_fraction=0.35), valid)
+    assert found.shape[1:] == (2, 4)
+    is_valid = np.isin(found, units)
+    assert (is_valid.sum(axis=2) == [3, 2]).all()
+    assert (np.sort(found[is_valid].reshape(-1, 5)) == units).all()
+    others = np.bincount(found[~is_valid], minlength=20)
+    assert stats.chisquare(np.delete(others, units)).pvalue > 1e-3
+
+
+def test_a_small_epoch_is_a_random_sample_of_the_valid_units():
+    valid = np.arange(20) % 4 > 0
+    found = chosen_units(PPOConfig(num_minibatches=2, epoch_fraction=0.3), valid)
+    assert found.shape[1:] == (2, 3) and valid[found].all()
+    assert all(len(np.unique(epoch)) == 6 for epoch in found)
+    for minibatch in (0, 1):
+        counts = np.bincount(found[:, minibatch].ravel(), minlength=20)[valid]
+        assert stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_each_minibatch_is_equally_likely_for_a_row_of_a_large_rollout():
