@@ -124,6 +124,13 @@ def test_more_rows_or_updates_than_int32_are_rejected():
         Config().replace(total_timesteps=2**50)
 
 
+def test_part_of_the_rows_is_not_drawn_from_whole_trajectories(make_config):
+    with pytest.raises(
+        ValueError, match=r"epoch_fraction = 0.5 requires ppo.shuffle = transitions"
+    ):
+        make_config(ppo={"epoch_fraction": 0.5, "shuffle": "trajectories"})
+
+
 def test_bptt_length_is_ignored_without_a_recurrent_cell(make_config):
     ppo = {"rollout_length": 12, "bptt_length": 5}
     assert make_config(ppo=ppo).ppo.bptt_length == 5
