@@ -3,6 +3,7 @@
 States of MuJoCo models are mirrored by the geometry of the model, independently of the lists.
 """
 
+import brax.envs
 import envpool
 import gymnasium
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from mujoco import mjx
 
 from purejaxppo.cli import train
 from purejaxppo.config.schema import EnvConfig
@@ -199,3 +201,148 @@ def test_lists_belong_to_tasks_and_are_their_own_inverse(name):
     for entries in LISTS[name]:
         places = np.arange(1, len(entries) + 1)
         np.testing.assert_array_equal(mirrored(mirrored(places, entries), entries), places)
+
+
+def random_state(model, mirror, rng, qpos, scale):
+    """Return (qpos, qvel) of a random state of a model, and those of its mirror image."""
+    qpos = qpos + scale * rng.uniform(-1, 1, model.nq)
+    qvel = rng.normal(size=model.nv)
+    return (qpos, qvel), (mirrored(qpos, mirror.qpos), mirrored(qvel, mirror.qvel))
+
+
+def doubles(tree):
+    """Return a pytree with float64 instead of float32."""
+    return jax.tree.map(
+        lambda x: x.astype(np.float64) if getattr(x, "dtype", None) == np.float32 else x, tree
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["ant", "humanoid", "humanoidstandup"])
+def test_robots_of_brax_are_symmetric(name):
+    """Humanoids are not stepped, because they are only nearly symmetric."""
+    rng, sides = np.random.default_rng(0), ([], [])
+    with jax.enable_x64(True):
+        env = brax.envs.get_environment(name, backend="generalized")
+        env.sys = doubles(env.sys)
+        model = env.sys.mj_model
+        mirror = model_mirror(model, normal=1)
+        assert mirror.ctrl == list(LISTS[f"brax/{name}"].action)
+        step, init = jax.jit(env.step), jax.jit(env.pipeline_init)
+        state = doubles(jax.jit(env.reset)(jax.random.PRNGKey(0)))
+        for _ in range(4):
+            starts = random_state(model, mirror, rng, np.asarray(env.sys.init_q), 0.1)
+            action = rng.uniform(-1, 1, model.nu)
+            actions = action, mirrored(action, mirror.ctrl)
+            for side, start, chosen in zip(sides, starts, actions, strict=True):
+                at = state.replace(pipeline_state=init(*map(jnp.asarray, start)))
+                if name == "ant":
+                    out = step(at, jnp.asarray(chosen))
+                    side.append((out.obs, out.reward, out.done))
+                else:
+                    side.append((env._get_obs(at.pipeline_state, jnp.asarray(chosen)), 0, 0))
+        assert_mirrored(f"brax/{name}", *sides, atol=1e-6)
+
+
+def as_mjx(model, data):
+    """Return the poses, velocities and sensors of MuJoCo's data as data of MJX."""
+    empty = mjx.make_data(model, impl="jax")
+    names = ("qpos", "qvel", "qacc", "ctrl", "xpos", "xmat", "xipos", "site_xpos", "site_xmat")
+    names += ("geom_xpos", "sensordata", "actuator_force", "subtree_com", "cvel")
+    arrays = {name: (getattr(data, name), getattr(empty, name).shape) for name in names}
+    return empty.replace(**{k: jnp.asarray(x.reshape(shape)) for k, (x, shape) in arrays.items()})
+
+
+def playground_env(name, **options):
+    """Return an environment of Playground and its model."""
+    task = registry.make_task(EnvConfig(name=f"playground/{name}", options=options))
+    return task.env, task.env.mj_model
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "normal"),
+    [
+        *[(f"{x}Swingup", 0) for x in ("Cartpole", "Pendulum", "Acrobot")],
+        ("BallInCup", 0),
+        *[(x, 1) for x in ("WalkerRun", "HumanoidRun")],
+    ],
+)
+def test_control_tasks_of_playground_are_symmetric(name, normal):
+    """MuJoCo steps the model, in double precision. Playground computes observations."""
+    env, model = playground_env(name)
+    mirror = model_mirror(model, normal)
+    assert mirror.ctrl == list(LISTS[f"playground/{name}"].action)
+    data, rng, sides = mujoco.MjData(model), np.random.default_rng(0), ([], [])
+    for _ in range(3):
+        starts = random_state(model, mirror, rng, model.qpos0, 0.3)
+        actions = rng.uniform(-1, 1, (4, model.nu))
+        for side, start, chosen in zip(
+            sides, starts, (actions, mirrored(actions, mirror.ctrl)), strict=True
+        ):
+            mujoco.mj_resetData(model, data)
+            data.qpos, data.qvel = start
+            for action in chosen:
+                data.ctrl = action
+                mujoco.mj_step(model, data, env.n_substeps)
+                mujoco.mj_forward(model, data)
+                seen = as_mjx(model, data)
+                reward = env._get_reward(seen, jnp.asarray(action), {}, {})
+                side.append((env._get_obs(seen, {}), reward, 0))
+    assert_mirrored(f"playground/{name}", *sides, atol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "feet"), [("Go1", [2, 1, 4, 3]), ("G1", [2, 1])])
+def test_joystick_tasks_of_playground_are_symmetric(menagerie, name, feet):
+    """The robots are not stepped, because they are only nearly symmetric."""
+    name = f"{name}JoystickFlatTerrain"
+    options = {"menagerie": str(menagerie), "noise_config.level": 0.0}
+    env, model = playground_env(name, **options)
+    for site in range(model.nsite):
+        if "imu" in model.site(site).name:  # that of Go1 is 67 mm off the middle
+            model.site_pos[site, 1] = 0
+    mirror = model_mirror(model, normal=1)
+    assert mirror.ctrl == list(LISTS[f"playground/{name}"].action)
+    pose = np.asarray(env._default_pose)
+    np.testing.assert_allclose(mirrored(pose, mirror.ctrl), pose, atol=1e-6)
+    data, rng, sides = mujoco.MjData(model), np.random.default_rng(0), ([], [])
+    for _ in range(4):
+        starts = random_state(model, mirror, rng, np.asarray(env._init_q), 0.1)
+        per_foot = {
+            "feet_air_time": rng.uniform(0, 1, len(feet)),
+            "swing_peak": rng.uniform(0, 0.1, len(feet)),
+            "last_contact": rng.random(len(feet)) < 0.5,
+            "phase": rng.uniform(-3, 3, 2),
+        }
+        per_joint = {
+            x: rng.uniform(-1, 1, model.nu) for x in ("action", "last_act", "last_last_act")
+        }
+        command = np.array([0.7, 0.05, -0.3])
+        for side, (qpos, qvel), image in zip(sides, starts, (False, True), strict=True):
+            joints, by_foot = dict(per_joint), dict(per_foot)
+            if image:
+                joints = {k: mirrored(x, mirror.ctrl) for k, x in per_joint.items()}
+                by_foot = {k: x[np.array(feet[: len(x)]) - 1] for k, x in per_foot.items()}
+            mujoco.mj_resetData(model, data)
+            data.qpos, data.qvel = qpos, qvel
+            data.ctrl = pose + joints["action"] * env._config.action_scale
+            mujoco.mj_forward(model, data)
+            seen = as_mjx(model, data)
+            info = {
+                **jax.tree.map(jnp.asarray, {**by_foot, **joints}),
+                "rng": jax.random.PRNGKey(0),
+                "command": command * (np.array([1, -1, -1]) if image else 1),
+                "steps_since_last_pert": 0,
+                "steps_until_next_pert": 1,
+            }
+            contact = jnp.asarray(by_foot["last_contact"])
+            obs = env._get_obs(seen, info, *([contact] if name[:2] == "G1" else []))
+            reward = env._get_reward(seen, info["action"], info, {}, False, contact, contact)
+            reward.pop("dof_acc", None)
+            obs = np.concatenate(jax.tree.leaves(obs))
+            # Accelerations depend on the masses, which are only nearly symmetric.
+            after_gyro = env.observation_size["state"][0] + 3
+            obs[after_gyro : after_gyro + 3] /= 1000
+            side.append((obs, sum(reward.values()), env._get_termination(seen)))
+    assert_mirrored(f"playground/{name}", *sides, atol=1e-3)

