@@ -154,6 +154,29 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
     )
 
 
+def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: Array) -> Trained:
+    """Run several updates.
+
+    Args:
+        parts: functions and objects of the run.
+        state: training state before the updates.
+        hp: hyperparameters before their schedules are applied.
+        num_updates: number of updates, traced int32 scalar.
+
+    Returns:
+        (state, sums of the metrics).
+    """
+
+    def body(_: Array, carried: Trained) -> Trained:
+        state, total = carried
+        state, metrics = train_step(parts, state, hp)
+        diagnostics.check_extras(metrics, parts.metric_names)
+        return state, jax.tree.map(jnp.add, total, metrics)
+
+    zeros = diagnostics.zero_metrics(parts.metric_names, len(parts.env.spec.metrics))
+    return jax.lax.fori_loop(0, num_updates, body, (state, zeros))
+
+
 def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
     """Run one PPO update: collect a rollout, then learn from it.
 
@@ -169,36 +192,6 @@ def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
     progress = state.update / hp.total_updates
     rollout = collect(parts, state.agent, state.rollout, keys.act, progress)
     return parts.shards.in_turn(partial(parts.learner.learn, parts))(state, rollout, hp)
-
-
-Step = Callable[[Parts, TrainState, Hyperparams], Trained]
-"""One update, such as `train_step`."""
-
-
-def train_chunk(
-    parts: Parts, state: TrainState, hp: Hyperparams, num_updates: Array, step: Step = train_step
-) -> Trained:
-    """Run several updates.
-
-    Args:
-        parts: functions and objects of the run.
-        state: training state before the updates.
-        hp: hyperparameters before their schedules are applied.
-        num_updates: number of updates, traced int32 scalar.
-        step: one update.
-
-    Returns:
-        (state, sums of the metrics).
-    """
-
-    def body(_: Array, carried: Trained) -> Trained:
-        state, total = carried
-        state, metrics = step(parts, state, hp)
-        diagnostics.check_extras(metrics, parts.metric_names)
-        return state, jax.tree.map(jnp.add, total, metrics)
-
-    zeros = diagnostics.zero_metrics(parts.metric_names, len(parts.env.spec.metrics))
-    return jax.lax.fori_loop(0, num_updates, body, (state, zeros))
 
 
 def collect(

@@ -251,12 +251,10 @@ def with_new_optimizer(parts: Parts, state: TrainState) -> TrainState:
     return state.replace(opt_state=opt_state)
 
 
-def train_program(parts: Parts, step: learner.Step = learner.train_step) -> TrainProgram:
-    """Return `learner.train_chunk` over all shards and agents, with `step` as its update."""
+def train_program(parts: Parts) -> TrainProgram:
+    """Return `learner.train_chunk` over all shards and agents."""
     axes = (STATE_AXES, None, None), (STATE_AXES, None)
-    chunk = functools.partial(learner.train_chunk, step=step)
-    named = functools.wraps(learner.train_chunk)(chunk)
-    return map_over_shards(parts, named, *axes, ((0, 0, None), 0))
+    return map_over_shards(parts, learner.train_chunk, *axes, ((0, 0, None), 0))
 
 
 def shard_ids(parts: Parts) -> Array:

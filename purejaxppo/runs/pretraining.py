@@ -43,7 +43,7 @@ from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.console import print_line
 from purejaxppo.runs.folder import imports
 from purejaxppo.spaces import Space
-from purejaxppo.streams import STUDENT, split_keys, stream
+from purejaxppo.streams import STUDENT, stream
 from purejaxppo.types import (
     AgentState,
     Hyperparams,
@@ -111,7 +111,8 @@ def all_entries(config: Config) -> Config:
     return config.replace(**{"env.obs_indices": (), "env.privileged_obs": False})
 
 
-CLONING: dict[str, Any] = {
+IMITATION: dict[str, Any] = {
+    "learner": "ppo",
     "objective": "imitate",
     "advantage": "gae",
     "learning_rate_schedule": "constant",
@@ -122,36 +123,16 @@ CLONING: dict[str, Any] = {
 """Settings of ppo for imitation. The student learns actions instead of rewards."""
 
 
-class Lessons(NamedTuple):
-    """Parts and update with which a student learns a teacher's actions."""
-
-    parts: Parts
-    """The student's parts. Its environments return the whole vector if teacher and student observe
-    different entries. `act` returns the teacher's action and the actor's `env_action`."""
-    see: Callable[[Rollout], Rollout]
-    """Rollout of these parts -> the student's rollout."""
-
-    def step(self, parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
-        """Run one update; see `learner.train_step`.
-
-        The state keeps both carries, and the observations of both.
-        """
-        keys, progress = split_keys(state.key), state.update / hp.total_updates
-        rollout = learner.collect(parts, state.agent, state.rollout, keys.act, progress)
-        learn = parts.shards.in_turn(partial(learner.learn, parts))
-        after, metrics = learn(state, self.see(rollout), hp)
-        discounted_return = after.rollout.discounted_return
-        end = rollout.end.replace(discounted_return=discounted_return)
-        return after.replace(rollout=end), metrics
-
-
-def lessons_of(student: Parts, change: Change = None) -> Lessons:
+def lessons_of(student: Parts, change: Change = None) -> Parts:
     """Return the lessons of the teacher that a config names; see `load_teacher`."""
     return make_lessons(student, load_teacher(student.config, student.policy), change)
 
 
-def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Lessons:
-    """Return the parts and the update with which a student learns.
+def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Parts:
+    """Return the parts with which a student learns a teacher's actions.
+
+    The state keeps the carries of both and, if they observe different entries of a vector, the
+    whole vector. The update reads the student's.
 
     Args:
         student: the parts of the run.
@@ -160,7 +141,7 @@ def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Lesso
     """
     config = student.config
     student_acts = config.pretrain.actor == "student"
-    settings, no_bonus = replace(config.ppo, **CLONING), replace(config.intrinsic, kind="none")
+    settings, no_bonus = replace(config.ppo, **IMITATION), replace(config.intrinsic, kind="none")
     config = replace(config, ppo=settings, intrinsic=no_bonus)
     parts = make_parts(config, student.shards, change=change)
     expert = teacher.policy  # outside of tracing, because it makes an environment
@@ -186,18 +167,24 @@ def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Lesso
             env_action=choice.env_action if student_acts else label.env_action,
         )
 
-    def see(rollout: Rollout) -> Rollout:
+    def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Trained:
         rows, end = rollout.transitions, rollout.end
-        return rollout._replace(
+        of_student = rollout._replace(
             transitions=rows._replace(obs=entries(parts.policy, rows.obs)),
             end=end.replace(obs=entries(parts.policy, end.obs)),
             carry=rollout.carry[0],
         )
+        after, metrics = learner.learn(parts, state, of_student, hp)
+        return after.replace(rollout=after.rollout.replace(obs=end.obs)), metrics
 
     env = make_env(all_entries(parts.config)) if shared else parts.env
-    start = start_rollout(config, env, initial_carry)
-    lessons = parts._replace(env=env, act=act, initial_carry=initial_carry, start=start)
-    return Lessons(lessons, see)
+    return parts._replace(
+        env=env,
+        act=act,
+        initial_carry=initial_carry,
+        start=start_rollout(config, env, initial_carry),
+        learner=learner.PPO._replace(learn=learn),
+    )
 
 
 class Taught(NamedTuple):
@@ -210,18 +197,17 @@ class Taught(NamedTuple):
     """Sums over the first updates and over the last tenth, [2]."""
 
 
-def pretrain(lessons: Lessons, key: Key) -> Taught:
+def pretrain(parts: Parts, key: Key) -> Taught:
     """Train a student on a teacher; a pure function.
 
     Args:
-        lessons: parts and update.
+        parts: the parts of the lessons.
         key: the run's key, or one key per agent [M].
     """
-    parts = lessons.parts
     hp, count = make_hyperparams(parts.config), parts.shards.num_members
     if count:
         hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (count,)), hp)
-    train = train_program(parts, lessons.step)
+    train = train_program(parts)
     updates = parts.config.pretrain.updates
     chunks = jnp.array([updates - last_updates(updates), last_updates(updates)], jnp.int32)
     state = init_program(parts)(key, shard_ids(parts))
@@ -254,7 +240,7 @@ def teach(
     try:
         taught = jax.block_until_ready(jax.jit(partial(pretrain, lessons))(key))
     finally:
-        lessons.parts.env.close()
+        lessons.env.close()
     names = {name: getattr(STATE_AXES, name) for name in taught.fields}
     sharding = student.shards.shardings(names)
     learned = jax.device_put(taught.fields, sharding) if sharding else taught.fields

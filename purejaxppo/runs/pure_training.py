@@ -192,7 +192,7 @@ def make_train(
     def close() -> None:
         built.env.close()
         if lessons is not None:
-            lessons.parts.env.close()
+            lessons.env.close()
 
     closable = cast(Train, train)
     closable.close = close

@@ -11,6 +11,7 @@ import pytest
 from support.runs import setup_of
 
 from purejaxppo import learner
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import PretrainConfig
 from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
@@ -61,27 +62,51 @@ def initial(config, key):
 
 
 def line_lessons(make_config, key, actor, *, teacher=None, student=None, env=None):
-    """Return lessons on the line, whose teacher always moves by 1; `env` is the student's."""
+    """Return lessons on the line, whose teacher always moves by 1; `env` is the student's.
+
+    An update is one gradient step, so the loss is that of the parameters before it.
+    """
     task = {"name": Line()}
     config = make_config(env=task, network=teacher or {})
     agent = Agent(config, always(initial(config, key), 1))
     config = make_config(
         env=task | (env or {}),
         network=student or {},
+        ppo={"num_epochs": 1, "num_minibatches": 1},
         pretrain=PretrainConfig("somewhere", actor=actor),
     )
     return pretraining.make_lessons(make_parts(config), agent), agent
 
 
-def rollouts(lessons, agent, key, count=1):
-    """Return rollouts of the lessons' parts, one after the other, in which `agent` is taught."""
-    parts, out = lessons.parts, []
-    state = jax.jit(partial(learner.init_state, parts))(key, 0).rollout
-    collect = jax.jit(partial(learner.collect, parts))
+def collected(lessons, key, count=1, agent=None):
+    """Return the state before the last of several rollouts of an agent, and all rollouts."""
+    state, out = jax.jit(partial(learner.init_state, lessons))(key, 0), []
+    state = state.replace(agent=agent or state.agent)
+    collect = jax.jit(partial(learner.collect, lessons))
     for k in jax.random.split(key, count):
-        out.append(collect(agent, state, k, 0.0))
-        state = out[-1].end
-    return out
+        state = state.replace(rollout=out[-1].end) if out else state
+        out.append(collect(state.agent, state.rollout, k, 0.0))
+    return state, out
+
+
+def log_probs(policy, agent, obs, rows):
+    """Return the log-probabilities of the actions of rows, from the start of the first episode."""
+    carry = policy.network.initial_carry((4,))
+    out = jax.jit(policy.unroll)(agent, carry, obs, rows.start)
+    return out.carry, policy.distribution.log_prob(out.dist_params, rows.action)
+
+
+def joined(rollouts):
+    """Return the transitions of rollouts, one after the other."""
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *(x.transitions for x in rollouts))
+
+
+def loss_of(lessons, state, rollout):
+    """Return the imitation loss of a rollout before its gradient step."""
+    learn = jax.jit(partial(lessons.learner.learn, lessons))
+    after, metrics = learn(state, rollout, make_hyperparams(lessons.config))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    return metrics.losses.policy_loss
 
 
 @pytest.mark.parametrize(("actor", "direction"), [("teacher", 1), ("student", -1)])
@@ -90,9 +115,9 @@ def test_the_teacher_names_the_actions_of_the_rows_that_the_actor_meets(
 ):
     """The student always moves by -1 and meets 0, -1, -2, ...; the teacher would meet 0, 1, ..."""
     lessons, _ = line_lessons(make_config, key, actor)
-    student = always(lessons.parts.policy.init(key), 0)
-    (rollout,) = rollouts(lessons, student, key)
-    rows = lessons.see(rollout).transitions
+    student = always(lessons.policy.init(key), 0)
+    _, (rollout,) = collected(lessons, key, agent=student)
+    rows = rollout.transitions
     steps = direction * np.arange(7)
     np.testing.assert_array_equal(rows.obs[:7, 0, 0], steps)
     np.testing.assert_array_equal(rows.obs[8:12, 0, 0], steps[:4])  # row 7 resets
@@ -125,27 +150,16 @@ def test_an_update_moves_the_logits_by_the_gradient_of_the_cross_entropy(make_co
 
 @pytest.mark.parametrize("actor", ["teacher", "student"])
 def test_both_carries_follow_the_rollouts_of_the_actor(make_config, key, actor):
+    """Episodes continue from rollout to rollout, and so do both memories."""
     lessons, teacher = line_lessons(make_config, key, actor, teacher=GRU, student=GRU)
-    parts, policy = lessons.parts, teacher.policy
-    student = jax.jit(parts.policy.init)(jax.random.key(1))
-    first, second = rollouts(lessons, student, key, 2)
-    both = [first.transitions, second.transitions]
-    obs, start, action, log_prob = (
-        jnp.concatenate([getattr(rows, name) for rows in both])
-        for name in ("obs", "start", "action", "log_prob")
-    )
-    carry = policy.network.initial_carry((4,))
-    out = jax.jit(policy.unroll)(teacher.state, carry, obs, start)
-    assert_close(out.carry, second.end.carry[1])
-    np.testing.assert_allclose(
-        policy.distribution.log_prob(out.dist_params, action), log_prob, atol=1e-5
-    )
-    carry = parts.policy.network.initial_carry((4,))
-    half = jax.jit(parts.policy.unroll)(student, carry, obs[:12], start[:12]).carry
-    assert_close(half, lessons.see(second).carry)
-    assert_close(
-        jax.jit(parts.policy.unroll)(student, carry, obs, start).carry, second.end.carry[0]
-    )
+    state, rollouts = collected(lessons, key, 2)
+    rows, last = joined(rollouts), rollouts[1]
+    of_teacher, labels = log_probs(teacher.policy, teacher.state, rows.obs, rows)
+    of_student, chosen = log_probs(lessons.policy, state.agent, rows.obs, rows)
+    assert_close((of_student, of_teacher), last.end.carry)
+    np.testing.assert_allclose(labels, rows.log_prob, atol=1e-5)
+    expected = np.mean((labels - chosen)[12:], where=np.asarray(last.transitions.valid))
+    np.testing.assert_allclose(loss_of(lessons, state, last), expected, atol=1e-5)
 
 
 def assert_close(a, b):
@@ -168,27 +182,17 @@ def test_a_teacher_observes_entries_that_its_student_does_not(make_config, key, 
     lessons, teacher = line_lessons(make_config, key, "student", student=GRU, env=env)
     head = jax.random.normal(key, teacher.state.params["actor"]["kernel"].shape)
     teacher.state.params["actor"] = {"kernel": head, "bias": jnp.zeros(2)}  # depends on its inputs
-    parts = lessons.parts
-    state = jax.jit(partial(learner.init_state, parts))(key, 0)
-    rollout = jax.jit(partial(learner.collect, parts))(state.agent, state.rollout, key, 0.0)
+    state, (rollout,) = collected(lessons, key)
     rows = rollout.transitions
     assert rows.obs.shape == (12, 4, 2)
-    dist_params = jax.jit(teacher.policy.unroll)(
-        teacher.state, (), rows.obs, rows.start
-    ).dist_params
-    assert np.std(dist_params[:7, 0, 0]) > 0.1
-    expected = teacher.policy.distribution.log_prob(dist_params, rows.action)
-    np.testing.assert_allclose(rows.log_prob, expected, atol=1e-5)
-    seen = lessons.see(rollout)
-    chosen = np.asarray(rows.obs)[..., env["obs_indices"]]
-    for part, whole in ((seen.transitions.obs, rows.obs), (seen.end.obs, rollout.end.obs)):
-        values = part["obs"] if "privileged_obs" in env else part
-        np.testing.assert_array_equal(values, np.asarray(whole)[..., env["obs_indices"]])
-    assert chosen.std() > 0.1
-    hp = pretraining.make_hyperparams(parts.config)
-    after, _ = jax.jit(partial(lessons.step, parts))(state, hp)
-    assert after.rollout.obs.shape == (4, 2)
-    assert jax.tree.structure(after) == jax.tree.structure(state)
+    _, labels = log_probs(teacher.policy, teacher.state, rows.obs, rows)
+    assert np.std(labels) > 0.1
+    np.testing.assert_allclose(rows.log_prob, labels, atol=1e-5)
+    entries = rows.obs[..., np.array(env["obs_indices"])]
+    entries = {"obs": entries, "state": rows.obs} if "privileged_obs" in env else entries
+    _, chosen = log_probs(lessons.policy, state.agent, entries, rows)
+    expected = np.mean(labels - chosen, where=np.asarray(rows.valid))
+    np.testing.assert_allclose(loss_of(lessons, state, rollout), expected, atol=1e-5)
 
 
 def test_a_teacher_of_another_vector_is_rejected_and_one_of_the_same_is_not(
@@ -227,7 +231,7 @@ def test_make_train_starts_from_the_taught_student(make_config, key, monkeypatch
     lessons = pretraining.make_lessons(make_parts(config), teacher)
     expected = jax.jit(partial(pretraining.pretrain, lessons))(key).fields["agent"]
     train = make_train(config)
-    still = pretraining.make_hyperparams(config)._replace(learning_rate=jnp.float32(0.0))
+    still = make_hyperparams(config)._replace(learning_rate=jnp.float32(0.0))
     result = jax.jit(train)(key, still)
     train.close()
     for x, y in zip(
@@ -301,7 +305,7 @@ def test_a_student_imitates_its_teacher(make_config, key, actor):
     lessons = pretraining.make_lessons(make_parts(config), teacher)
     agent = jax.jit(partial(pretraining.pretrain, lessons))(key).fields["agent"]
     obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
-    policy = lessons.parts.policy
+    policy = lessons.policy
     carry = policy.network.initial_carry((50,))
     _, action = jax.jit(policy.mode)(agent, carry, obs, start)
     assert np.mean(np.asarray(action) == 1) > 0.95
