@@ -29,7 +29,7 @@ from purejaxppo.runs.rows import read_csv
 def test_a_teacher_is_needed_only_at_the_start(finished_run, config_file, capsys):
     finished_run.rename("teacher")
     flags = ["--run_dir", "student", "--network.hidden", "8", "--pretrain.teacher"]
-    shared = ["--pretrain.updates", "2", "--pretrain.actor", "student"]
+    shared = ["--pretrain.updates", "2"]
     for teacher, words in [("nobody", "run folder not found"), ("empty", "")]:
         Path("empty").mkdir(exist_ok=True)
         assert train(config_file, *flags, teacher) == 2

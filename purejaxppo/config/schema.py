@@ -484,10 +484,11 @@ class PretrainConfig(Section):
     (env.obs_indices) than the student. Empty: no imitation."""
     updates: int = setting(50, low=1, high=2**30, needs="pretrain.teacher")
     """Number of rollouts to learn from."""
-    actor: Literal["teacher", "student"] = setting("teacher", needs="pretrain.teacher")
-    """Agent that acts in the rollouts. teacher: behavioural cloning. student: the teacher names an
-    action for each observation that the student meets, which corrects its errors (DAgger, Ross et
-    al. 2011). In custom losses (ppo.terms), `rows.action` is then the teacher's action."""
+    actor: Literal["student", "teacher"] = setting("student", needs="pretrain.teacher")
+    """Agent that acts in the rollouts. student: the teacher names an action for each observation
+    that the student meets, which corrects its errors (DAgger, Ross et al. 2011). In custom losses
+    (ppo.terms), `rows.action` is then the teacher's action. teacher: behavioural cloning, as in
+    version 0.2."""
 
 
 @dataclass(frozen=True)
