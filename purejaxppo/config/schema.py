@@ -485,10 +485,10 @@ class PretrainConfig(Section):
     updates: int = setting(50, low=1, high=2**30, needs="pretrain.teacher")
     """Number of rollouts to learn from."""
     actor: Literal["student", "teacher"] = setting("student", needs="pretrain.teacher")
-    """Agent that acts in the rollouts. student: the teacher names an action for each observation
-    that the student meets, which corrects its errors (DAgger, Ross et al. 2011). In custom losses
-    (ppo.terms), `rows.action` is then the teacher's action. teacher: behavioural cloning, as in
-    version 0.2."""
+    """Agent that acts in the rollouts. student: the labels are the teacher's actions for the
+    observations of the student, which then learns to correct its errors (DAgger, Ross et al. 2011).
+    In custom losses (ppo.terms), `rows.action` is the label, too. teacher: behavioural cloning, as
+    in version 0.2."""
 
 
 @dataclass(frozen=True)

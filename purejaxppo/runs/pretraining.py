@@ -136,7 +136,7 @@ def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Parts
 
     Args:
         student: the parts of the run.
-        teacher: the agent that names the actions.
+        teacher: the agent whose actions are the labels.
         change: see `make_parts`. It is applied here as well.
     """
     config = student.config
