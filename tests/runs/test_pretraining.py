@@ -113,7 +113,7 @@ def loss_of(lessons, state, rollout):
 def test_labels_are_the_teachers_actions_for_the_observations_of_the_actor(
     make_config, key, actor, direction
 ):
-    """The student always moves by -1 and observes 0, -1, -2, ...; the teacher would observe 0, 1, ..."""
+    """The student always moves by -1 and observes 0, -1, ...; the teacher would see 0, 1, ..."""
     lessons, _ = line_lessons(make_config, key, actor)
     student = always(lessons.policy.init(key), 0)
     _, (rollout,) = collected(lessons, key, agent=student)
