@@ -122,7 +122,10 @@ def compare_discounts(args: argparse.Namespace) -> None:
                 )
                 returns = last_returns(run)
                 print(f"durations {name}, per {discount}: {returns}", flush=True)
-                rows.append({"durations": name, "discount": discount, "returns": returns})
+                numbers = {"mean": np.mean(returns), "std": np.std(returns, ddof=1)}
+                rows.append(
+                    {"durations": name, "discount": discount, "returns": returns, **numbers}
+                )
     args.results = args.results.with_name("unity_discount.jsonl")
     harness.keep(args, rows, "durations", "discount")
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "ablations, finals": "--finals",
     "ablations, studies": "--studies",
     "engines": "--unity",
+    "engines, discount": "--discount",
     "gpu": "",
     "host": "--tasks hopper --contenders ours pool",
     "learning": "",
