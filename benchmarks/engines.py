@@ -122,10 +122,8 @@ def compare_discounts(args: argparse.Namespace) -> None:
                 )
                 returns = last_returns(run)
                 print(f"durations {name}, per {discount}: {returns}", flush=True)
-                numbers = {"mean": np.mean(returns), "std": np.std(returns, ddof=1)}
-                rows.append(
-                    {"durations": name, "discount": discount, "returns": returns, **numbers}
-                )
+                row = {"durations": name, "discount": discount, "returns": returns}
+                rows.append(row | {"mean": np.mean(returns), "std": np.std(returns, ddof=1)})
     args.results = args.results.with_name("unity_discount.jsonl")
     harness.keep(args, rows, "durations", "discount")
 
