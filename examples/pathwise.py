@@ -38,6 +38,7 @@ from flax import linen as nn
 
 from purejaxppo import Box, Learner, load_config, make_train
 from purejaxppo.agents import diagnostics, epochs, optimizers, ppo, sequences
+from purejaxppo.agents.critics import CLIPPED
 from purejaxppo.agents.decisions import discount, next_entries
 from purejaxppo.agents.schedules import scheduled
 from purejaxppo.learner import read_minibatch, scale_rewards, update_obs_stats
@@ -276,6 +277,8 @@ def learn(settings, parts, state, rollout, hp):
     )
     metrics = diagnostics.summarise(agent, rollout, batch, losses, parts.shards.psum)
     extras = {f"losses/{name}": jnp.exp(x) for name, x in own.multipliers.items()}
+    outside = {CLIPPED: lambda target: jnp.abs(target) > settings.limit}
+    extras |= diagnostics.mean_of_targets(outside, batch, parts.shards.psum)
     state = state.replace(
         agent=agent,
         opt_state=actor.opt_state,
@@ -305,7 +308,8 @@ def step_multipliers(networks, own, losses, hp):
 
 def make(**settings):
     """Return the update for `ppo.learner`, with other `Settings`."""
-    chosen, figures = Settings(**settings), ("losses/temperature", "losses/kl_weight")
+    chosen = Settings(**settings)
+    figures = "losses/temperature", "losses/kl_weight", CLIPPED
     return Learner(partial(learn, chosen), partial(init, chosen), lambda parts: figures)
 
 

@@ -172,6 +172,14 @@ def test_the_first_update_starts_at_a_kl_of_0_and_returns_of_0(pathwise, collect
     np.testing.assert_allclose([losses.approx_kl, losses.clipfrac], 0.0, atol=1e-5)
 
 
+def test_the_share_of_targets_outside_of_the_bins_is_a_metric(pathwise, collected):
+    parts, state, rollout, hp = collected
+    for limit, share in ((1e-9, 1.0), (1e9, 0.0)):
+        learn = pathwise.make(limit=limit).learn
+        _, metrics = jax.jit(lambda state, learn=learn: learn(parts, state, rollout, hp))(state)
+        assert metrics.extras["losses/clipped_targets"] == share
+
+
 def test_two_shards_of_environments_learn_the_same_critic(pathwise):
     config = config_of(pathwise, num_shards=2)
     parts = make_parts(config)
