@@ -268,10 +268,9 @@ def learn(settings, parts, state, rollout, hp):
         index = sequences.minibatch_indices(order, config, length, parts.env.spec.num_envs)
         return epochs.scan(step, carried, (index, jax.random.split(noise, len(index))))
 
-    not_moved = jnp.zeros((), bool)
-    actor = ppo.GradientState(optimizers.flatten(agent.params)[0], state.opt_state, not_moved)
+    actor = ppo.GradientState(optimizers.flatten(agent.params)[0], state.opt_state)
     critic, own = optimizers.flatten(state.learner.critic)[0], state.learner
-    critic = ppo.GradientState(critic, own.critic_opt, not_moved)
+    critic = ppo.GradientState(critic, own.critic_opt)
     (actor, critic, own), losses = epochs.make(config)(
         epoch, (actor, critic, own), jax.random.split(epochs_key, config.num_epochs)
     )
