@@ -1,12 +1,12 @@
 """Imitation of a teacher before PPO starts.
 
-The teacher is an agent from a checkpoint. In the student's environments, either the teacher acts
-(behaviour cloning, Pomerleau 1991) or the student (DAgger, Ross et al. 2011,
-https://arxiv.org/abs/1011.0686, on the newest rollout only, as in rsl_rl). The student's loss is
+The teacher is an agent from a checkpoint. In the student's environments, either the student acts
+(DAgger, Ross et al. 2011, https://arxiv.org/abs/1011.0686, on the newest rollout only, as in
+rsl_rl) or the teacher (behavioural cloning, Pomerleau 1991). The student's loss is
 the negative log-likelihood of the teacher's actions for the observations of these rollouts, and its
 critic learns their returns. Minibatches, epochs and the optimiser are those of PPO. Teacher and
 student may have different networks, memories and distributions, and observe different entries of
-the same vector. The carry of each follows the rollout.
+the same vector. Both recurrent carries follow the rollout.
 """
 
 from collections.abc import Callable
@@ -123,16 +123,16 @@ IMITATION: dict[str, Any] = {
 """Settings of ppo for imitation. The student learns actions instead of rewards."""
 
 
-def lessons_of(student: Parts, change: Change = None) -> Parts:
-    """Return the lessons of the teacher that a config names; see `load_teacher`."""
-    return make_lessons(student, load_teacher(student.config, student.policy), change)
+def load_imitation(student: Parts, change: Change = None) -> Parts:
+    """Load the teacher of the config and return the parts of its imitation; see `load_teacher`."""
+    return make_imitation(student, load_teacher(student.config, student.policy), change)
 
 
-def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Parts:
+def make_imitation(student: Parts, teacher: Agent, change: Change = None) -> Parts:
     """Return the parts with which a student learns a teacher's actions.
 
-    The state keeps the carries of both and, if they observe different entries of a vector, the
-    whole vector. The update reads the student's.
+    The rollout state contains the carries of both and, if they observe different entries of a
+    vector, the whole vector. The update gets the carry and the entries of the student.
 
     Args:
         student: the parts of the run.
@@ -187,7 +187,7 @@ def make_lessons(student: Parts, teacher: Agent, change: Change = None) -> Parts
     )
 
 
-class Taught(NamedTuple):
+class Pretrained(NamedTuple):
     """Result of pretraining."""
 
     fields: dict[str, Any]
@@ -197,11 +197,11 @@ class Taught(NamedTuple):
     """Sums over the first updates and over the last tenth, [2]."""
 
 
-def pretrain(parts: Parts, key: Key) -> Taught:
+def pretrain(parts: Parts, key: Key) -> Pretrained:
     """Train a student on a teacher; a pure function.
 
     Args:
-        parts: the parts of the lessons.
+        parts: parts from `make_imitation`.
         key: the run's key, or one key per agent [M].
     """
     hp, count = make_hyperparams(parts.config), parts.shards.num_members
@@ -213,7 +213,7 @@ def pretrain(parts: Parts, key: Key) -> Taught:
     state = init_program(parts)(key, shard_ids(parts))
     after, metrics = jax.lax.scan(lambda state, n: train(state, hp, n), state, chunks)
     names = [f.name for f in fields(TrainState) if not f.metadata["not_taught"]]
-    return Taught({name: getattr(after, name) for name in names}, metrics)
+    return Pretrained({name: getattr(after, name) for name in names}, metrics)
 
 
 def last_updates(updates: int) -> int:
@@ -236,15 +236,15 @@ def teach(
         (initial state of the run, a line to print).
     """
     config = student.config.pretrain
-    lessons = lessons_of(student, change)
+    imitation = load_imitation(student, change)
     try:
-        taught = jax.block_until_ready(jax.jit(partial(pretrain, lessons))(key))
+        pretrained = jax.block_until_ready(jax.jit(partial(pretrain, imitation))(key))
     finally:
-        lessons.env.close()
-    names = {name: getattr(STATE_AXES, name) for name in taught.fields}
+        imitation.env.close()
+    names = {name: getattr(STATE_AXES, name) for name in pretrained.fields}
     sharding = student.shards.shardings(names)
-    learned = jax.device_put(taught.fields, sharding) if sharding else taught.fields
-    loss = jnp.mean(taught.metrics.losses.policy_loss[-1]) / last_updates(config.updates)
+    learned = jax.device_put(pretrained.fields, sharding) if sharding else pretrained.fields
+    loss = jnp.mean(pretrained.metrics.losses.policy_loss[-1]) / last_updates(config.updates)
     line = (
         f"pretrained on the teacher {config.teacher} for {config.updates} updates: imitation loss "
         f"{loss:.3g} at the end"

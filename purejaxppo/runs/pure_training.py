@@ -168,7 +168,7 @@ def make_train(
     for line in (*unused, *registry.warnings_of(config.env, built.env.spec)):
         log.warning(line)
     source = warm_start.load(setup, built) if warm_start.is_set(setup) else None
-    lessons = pretraining.lessons_of(built, parts) if config.pretrain.teacher else None
+    imitation = pretraining.load_imitation(built, parts) if config.pretrain.teacher else None
     init_state, train_chunk = init_program(built), train_program(built)
     default = make_hyperparams(config)
     updates = config.num_updates
@@ -183,16 +183,16 @@ def make_train(
         state = init_state(key, shard_ids(built))
         if source is not None:
             state = warm_start.started(source, built, state, warm_start.on_device)
-        if lessons is not None:
-            learned = pretraining.pretrain(lessons, key).fields
+        if imitation is not None:
+            learned = pretraining.pretrain(imitation, key).fields
             state = with_new_optimizer(built, state.replace(**learned))
         state, metrics = jax.lax.scan(point, state, jnp.asarray(chunks.ravel()))
         return TrainResult(state.learned, curves(merged(metrics, points), built.env.spec.metrics))
 
     def close() -> None:
         built.env.close()
-        if lessons is not None:
-            lessons.env.close()
+        if imitation is not None:
+            imitation.env.close()
 
     closable = cast(Train, train)
     closable.close = close

@@ -61,10 +61,11 @@ def initial(config, key):
     return jax.jit(make_parts(config).policy.init)(key)
 
 
-def line_lessons(make_config, key, actor, *, teacher=None, student=None, env=None):
-    """Return lessons on the line, whose teacher always moves by 1; `env` is the student's.
+def imitation_on_line(make_config, key, actor, *, teacher=None, student=None, env=None):
+    """Return the parts of imitation on a line, and the teacher, which always moves by 1.
 
-    An update is one gradient step, so the loss is that of the parameters before it.
+    `env` has settings of the student's environment. An update is one gradient step, so the loss is
+    that of the parameters before it.
     """
     task = {"name": Line()}
     config = make_config(env=task, network=teacher or {})
@@ -75,14 +76,14 @@ def line_lessons(make_config, key, actor, *, teacher=None, student=None, env=Non
         ppo={"num_epochs": 1, "num_minibatches": 1},
         pretrain=PretrainConfig("somewhere", actor=actor),
     )
-    return pretraining.make_lessons(make_parts(config), agent), agent
+    return pretraining.make_imitation(make_parts(config), agent), agent
 
 
-def collected(lessons, key, count=1, agent=None):
+def collected(imitation, key, count=1, agent=None):
     """Return the state before the last of several rollouts of an agent, and all rollouts."""
-    state, out = jax.jit(partial(learner.init_state, lessons))(key, 0), []
+    state, out = jax.jit(partial(learner.init_state, imitation))(key, 0), []
     state = state.replace(agent=agent or state.agent)
-    collect = jax.jit(partial(learner.collect, lessons))
+    collect = jax.jit(partial(learner.collect, imitation))
     for k in jax.random.split(key, count):
         state = state.replace(rollout=out[-1].end) if out else state
         out.append(collect(state.agent, state.rollout, k, 0.0))
@@ -101,10 +102,10 @@ def joined(rollouts):
     return jax.tree.map(lambda *x: jnp.concatenate(x), *(x.transitions for x in rollouts))
 
 
-def loss_of(lessons, state, rollout):
+def loss_of(imitation, state, rollout):
     """Return the imitation loss of a rollout before its gradient step."""
-    learn = jax.jit(partial(lessons.learner.learn, lessons))
-    after, metrics = learn(state, rollout, make_hyperparams(lessons.config))
+    learn = jax.jit(partial(imitation.learner.learn, imitation))
+    after, metrics = learn(state, rollout, make_hyperparams(imitation.config))
     assert jax.tree.structure(after) == jax.tree.structure(state)
     return metrics.losses.policy_loss
 
@@ -114,9 +115,9 @@ def test_labels_are_the_teachers_actions_for_the_observations_of_the_actor(
     make_config, key, actor, direction
 ):
     """The student always moves by -1 and observes 0, -1, ...; the teacher would see 0, 1, ..."""
-    lessons, _ = line_lessons(make_config, key, actor)
-    student = always(lessons.policy.init(key), 0)
-    _, (rollout,) = collected(lessons, key, agent=student)
+    imitation, _ = imitation_on_line(make_config, key, actor)
+    student = always(imitation.policy.init(key), 0)
+    _, (rollout,) = collected(imitation, key, agent=student)
     rows = rollout.transitions
     steps = direction * np.arange(7)
     np.testing.assert_array_equal(rows.obs[:7, 0, 0], steps)
@@ -140,26 +141,26 @@ def test_an_update_moves_the_logits_by_the_gradient_of_the_cross_entropy(make_co
         ppo=ppo | {"optimizer": "sgd", "ent_coef": 0.0, "learning_rate_schedule": "linear"},
         pretrain=PretrainConfig("somewhere", updates=1, actor="student"),
     )
-    lessons = pretraining.make_lessons(make_parts(config), teacher)
-    taught = jax.jit(partial(pretraining.pretrain, lessons))(key)
-    bias = taught.fields["agent"].params["actor"]["bias"]
+    imitation = pretraining.make_imitation(make_parts(config), teacher)
+    pretrained = jax.jit(partial(pretraining.pretrain, imitation))(key)
+    bias = pretrained.fields["agent"].params["actor"]["bias"]
     np.testing.assert_allclose(bias, [-1 / 3, 2 / 3, -1 / 3], atol=0.02)
-    loss = taught.metrics.losses.policy_loss
+    loss = pretrained.metrics.losses.policy_loss
     np.testing.assert_allclose(loss, [0.0, np.log(3)], atol=0.02)  # the teacher's is log 1 = 0
 
 
 @pytest.mark.parametrize("actor", ["teacher", "student"])
 def test_both_carries_follow_the_rollouts_of_the_actor(make_config, key, actor):
     """Episodes continue from rollout to rollout, and so do both memories."""
-    lessons, teacher = line_lessons(make_config, key, actor, teacher=GRU, student=GRU)
-    state, rollouts = collected(lessons, key, 2)
+    imitation, teacher = imitation_on_line(make_config, key, actor, teacher=GRU, student=GRU)
+    state, rollouts = collected(imitation, key, 2)
     rows, last = joined(rollouts), rollouts[1]
     of_teacher, labels = log_probs(teacher.policy, teacher.state, rows.obs, rows)
-    of_student, chosen = log_probs(lessons.policy, state.agent, rows.obs, rows)
+    of_student, chosen = log_probs(imitation.policy, state.agent, rows.obs, rows)
     assert_close((of_student, of_teacher), last.end.carry)
     np.testing.assert_allclose(labels, rows.log_prob, atol=1e-5)
     expected = np.mean((labels - chosen)[12:], where=np.asarray(last.transitions.valid))
-    np.testing.assert_allclose(loss_of(lessons, state, last), expected, atol=1e-5)
+    np.testing.assert_allclose(loss_of(imitation, state, last), expected, atol=1e-5)
 
 
 def assert_close(a, b):
@@ -179,10 +180,10 @@ def assert_close(a, b):
 )
 def test_a_teacher_observes_entries_that_its_student_does_not(make_config, key, env):
     """The teacher's logits are those of the whole vector. The student learns from its entries."""
-    lessons, teacher = line_lessons(make_config, key, "student", student=GRU, env=env)
+    imitation, teacher = imitation_on_line(make_config, key, "student", student=GRU, env=env)
     head = jax.random.normal(key, teacher.state.params["actor"]["kernel"].shape)
     teacher.state.params["actor"] = {"kernel": head, "bias": jnp.zeros(2)}  # depends on its inputs
-    state, (rollout,) = collected(lessons, key)
+    state, (rollout,) = collected(imitation, key)
     rows = rollout.transitions
     assert rows.obs.shape == (12, 4, 2)
     _, labels = log_probs(teacher.policy, teacher.state, rows.obs, rows)
@@ -190,9 +191,9 @@ def test_a_teacher_observes_entries_that_its_student_does_not(make_config, key, 
     np.testing.assert_allclose(rows.log_prob, labels, atol=1e-5)
     entries = rows.obs[..., np.array(env["obs_indices"])]
     entries = {"obs": entries, "state": rows.obs} if "privileged_obs" in env else entries
-    _, chosen = log_probs(lessons.policy, state.agent, entries, rows)
+    _, chosen = log_probs(imitation.policy, state.agent, entries, rows)
     expected = np.mean(labels - chosen, where=np.asarray(rows.valid))
-    np.testing.assert_allclose(loss_of(lessons, state, rollout), expected, atol=1e-5)
+    np.testing.assert_allclose(loss_of(imitation, state, rollout), expected, atol=1e-5)
 
 
 def test_a_teacher_of_another_vector_is_rejected_and_one_of_the_same_is_not(
@@ -217,7 +218,7 @@ def test_a_teacher_of_another_vector_is_rejected_and_one_of_the_same_is_not(
         pretraining.load_teacher(student.config, student)
 
 
-def test_make_train_starts_from_the_taught_student(make_config, key, monkeypatch):
+def test_make_train_starts_from_the_pretrained_student(make_config, key, monkeypatch):
     """With a learning rate of 0, training returns the parameters after pretraining."""
     env = {"name": "dummy/choices"}
     config = make_config(
@@ -228,8 +229,8 @@ def test_make_train_starts_from_the_taught_student(make_config, key, monkeypatch
     )
     teacher = Agent(config, always(initial(config, key), 1))
     monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
-    lessons = pretraining.make_lessons(make_parts(config), teacher)
-    expected = jax.jit(partial(pretraining.pretrain, lessons))(key).fields["agent"]
+    imitation = pretraining.make_imitation(make_parts(config), teacher)
+    expected = jax.jit(partial(pretraining.pretrain, imitation))(key).fields["agent"]
     train = make_train(config)
     still = make_hyperparams(config)._replace(learning_rate=jnp.float32(0.0))
     result = jax.jit(train)(key, still)
@@ -268,16 +269,16 @@ def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkey
     teacher = Agent(config, programs.parts.policy.init(key))
     monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
     state = programs.init()
-    taught, _ = pretraining.teach(programs.parts, programs.key, state)
-    jax.tree.map(np.testing.assert_array_equal, taught.opt_state, taught.agent.params)
+    pretrained, _ = pretraining.teach(programs.parts, programs.key, state)
+    jax.tree.map(np.testing.assert_array_equal, pretrained.opt_state, pretrained.agent.params)
     for field in fields(TrainState):
         if field.name == "opt_state":
             continue
-        old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
+        old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, pretrained))
         same = all(a is b for a, b in zip(old, new, strict=True))
         assert same == bool(field.metadata["not_taught"]), field.name
-    assert taught.agent.obs_stats.count == taught.value_stats.moments.count > 0
-    assert taught.reward_stats.count == taught.value_stats.moments.count
+    assert pretrained.agent.obs_stats.count == pretrained.value_stats.moments.count > 0
+    assert pretrained.reward_stats.count == pretrained.value_stats.moments.count
 
 
 def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
@@ -285,9 +286,9 @@ def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
     pytest.importorskip("gymnax")
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     teacher = Agent(config, make_parts(config).policy.init(key))
-    lessons = pretraining.make_lessons(make_parts(config), teacher)
-    taught = jax.eval_shape(partial(pretraining.pretrain, lessons), key)
-    assert jax.tree.structure(taught.fields["agent"]) == jax.tree.structure(teacher.state)
+    imitation = pretraining.make_imitation(make_parts(config), teacher)
+    pretrained = jax.eval_shape(partial(pretraining.pretrain, imitation), key)
+    assert jax.tree.structure(pretrained.fields["agent"]) == jax.tree.structure(teacher.state)
 
 
 @pytest.mark.parametrize("actor", ["teacher", "student"])
@@ -302,10 +303,10 @@ def test_a_student_imitates_its_teacher(make_config, key, actor):
         ppo={"learning_rate": 1e-2},
         pretrain=PretrainConfig("somewhere", updates=40, actor=actor),
     )
-    lessons = pretraining.make_lessons(make_parts(config), teacher)
-    agent = jax.jit(partial(pretraining.pretrain, lessons))(key).fields["agent"]
+    imitation = pretraining.make_imitation(make_parts(config), teacher)
+    agent = jax.jit(partial(pretraining.pretrain, imitation))(key).fields["agent"]
     obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
-    policy = lessons.policy
+    policy = imitation.policy
     carry = policy.network.initial_carry((50,))
     _, action = jax.jit(policy.mode)(agent, carry, obs, start)
     assert np.mean(np.asarray(action) == 1) > 0.95
