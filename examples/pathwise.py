@@ -48,7 +48,7 @@ from purejaxppo.types import AgentState, Batch, Losses, Predictions
 
 
 class Settings(NamedTuple):
-    """Settings in addition to those of the sections network and ppo.
+    """Settings of pathwise updates, in addition to those of the sections network and ppo.
 
     Wide bins make learning slow: use the smallest `limit` with losses/clipped_targets near 0.
     """
@@ -110,7 +110,10 @@ def kl_divergence(old, new):
 
 
 def multiplier_loss(multipliers, entropy, kl, target_entropy, kl_bound):
-    """Raise the temperature below the target entropy, and the KL weight above the bound."""
+    """Return a loss that raises temperature and KL weight outside of their limits.
+
+    The temperature rises below the target entropy, and the KL weight above the KL bound.
+    """
     temperature, weight = jnp.exp(multipliers["temperature"]), jnp.exp(multipliers["kl_weight"])
     return temperature * (entropy - target_entropy) + weight * (kl_bound - kl)
 
@@ -172,7 +175,7 @@ class Networks:
         )
 
     def sums(self, loss, rows, **components):
-        """Return (the sum of a loss over valid rows, sums of its components)."""
+        """Return (sum of a loss over valid rows, sums of its components)."""
         sums = {name: jnp.sum(x, where=rows.valid) for name, x in components.items()}
         zeros = Losses._make([jnp.zeros(())] * (len(Losses._fields) - 1) + [()])
         return jnp.sum(loss, where=rows.valid), zeros._replace(**sums)
@@ -180,8 +183,8 @@ class Networks:
     def batch(self, agent, state, rollout, reward, hp, key):
         """Return the rows of a rollout with λ-targets of soft rewards.
 
-        r̃ₜ = rₜ - γ α log π(aₜ₊₁|sₜ₊₁), with aₜ₊₁ of the policy that acted. Truncated steps
-        bootstrap from Q(sₜ₊₁, aₜ₊₁); terminated steps do not, and have no aₜ₊₁.
+        r̃ₜ = rₜ - γ α log π(aₜ₊₁|sₜ₊₁), with aₜ₊₁ sampled from the policy that acted. Truncated
+        steps bootstrap from Q(sₜ₊₁, aₜ₊₁); terminated steps do not, and have no aₜ₊₁.
         """
         rows, policy = rollout.transitions, self.parts.policy
         obs = self.parts.storage.read(rollout.stored, rows.obs)
@@ -249,18 +252,18 @@ def learn(settings, parts, state, rollout, hp):
     critic_optimizer = optimizers.make(config, state.learner.critic)
 
     def step(carried, minibatch):
-        actor, critic, own = carried
+        actor, critic, learner = carried
         index, key = minibatch
         rows = index, batch.advantage[index]
         loss = partial(networks.critic_loss, agent.obs_stats)
         critic, of_critic = ppo.gradient_step(
             update(loss), critic_optimizer, hp, uncut, critic, rows
         )
-        own = own._replace(critic=critic_optimizer.unravel(critic.flat))
-        loss = partial(networks.actor_loss, agent, own, key)
+        learner = learner._replace(critic=critic_optimizer.unravel(critic.flat))
+        loss = partial(networks.actor_loss, agent, learner, key)
         actor, losses = ppo.gradient_step(update(loss), actor_optimizer, hp, batch, actor, rows)
-        own = step_multipliers(networks, own, losses, hp)
-        return (actor, critic, own), losses._replace(value_loss=of_critic.value_loss)
+        learner = step_multipliers(networks, learner, losses, hp)
+        return (actor, critic, learner), losses._replace(value_loss=of_critic.value_loss)
 
     def epoch(carried, key):
         order, noise = jax.random.split(key)
@@ -269,23 +272,23 @@ def learn(settings, parts, state, rollout, hp):
         return epochs.scan(step, carried, (index, jax.random.split(noise, len(index))))
 
     actor = ppo.GradientState(optimizers.flatten(agent.params)[0], state.opt_state)
-    critic, own = optimizers.flatten(state.learner.critic)[0], state.learner
-    critic = ppo.GradientState(critic, own.critic_opt)
-    (actor, critic, own), losses = epochs.make(config)(
-        epoch, (actor, critic, own), jax.random.split(epochs_key, config.num_epochs)
+    critic, learner = optimizers.flatten(state.learner.critic)[0], state.learner
+    critic = ppo.GradientState(critic, learner.critic_opt)
+    (actor, critic, learner), losses = epochs.make(config)(
+        epoch, (actor, critic, learner), jax.random.split(epochs_key, config.num_epochs)
     )
     losses = ppo.mean_losses(losses, config.num_minibatches)
     agent = AgentState(
         actor_optimizer.unravel(actor.flat), update_obs_stats(parts, state.agent.obs_stats, rollout)
     )
     metrics = diagnostics.summarise(agent, rollout, batch, losses, parts.shards.psum)
-    extras = {f"losses/{name}": jnp.exp(x) for name, x in own.multipliers.items()}
+    extras = {f"losses/{name}": jnp.exp(x) for name, x in learner.multipliers.items()}
     outside = {CLIPPED: lambda target: jnp.abs(target) > settings.limit}
     extras |= diagnostics.mean_of_targets(outside, batch, parts.shards.psum)
     state = state.replace(
         agent=agent,
         opt_state=actor.opt_state,
-        learner=own._replace(critic_opt=critic.opt_state),
+        learner=learner._replace(critic_opt=critic.opt_state),
         reward_stats=scaled.stats,
         update=state.update + 1,
         rollout=rollout.end.replace(discounted_return=scaled.discounted_return),
@@ -294,19 +297,19 @@ def learn(settings, parts, state, rollout, hp):
     return state, metrics._replace(extras=extras)
 
 
-def step_multipliers(networks, own, losses, hp):
+def step_multipliers(networks, learner, losses, hp):
     """Take a gradient step of temperature and KL weight, if the actor took one."""
     gradient = jax.grad(multiplier_loss)(
-        own.multipliers,
+        learner.multipliers,
         losses.entropy,
         losses.approx_kl,
         networks.target_entropy,
         networks.settings.kl_bound,
     )
-    change, opt = optax.scale_by_adam().update(gradient, own.multipliers_opt)
-    moved = jax.tree.map(lambda x, y: x - hp.learning_rate * y, own.multipliers, change)
-    new = own._replace(multipliers=moved, multipliers_opt=opt)
-    return jax.tree.map(partial(jnp.where, losses.epochs > 0), new, own)
+    change, opt = optax.scale_by_adam().update(gradient, learner.multipliers_opt)
+    moved = jax.tree.map(lambda x, y: x - hp.learning_rate * y, learner.multipliers, change)
+    new = learner._replace(multipliers=moved, multipliers_opt=opt)
+    return jax.tree.map(partial(jnp.where, losses.epochs > 0), new, learner)
 
 
 def make(**settings):
@@ -379,16 +382,16 @@ def main():
     if path.is_file():
         done = [json.loads(line) for line in path.read_text().splitlines()]
     seeds = list(range(args.first_seed, args.first_seed + args.seeds))
-    extra = {name: json.loads(value) for name, _, value in (x.partition("=") for x in args.set)}
-    own = {name: extra[name] for name in extra if "." not in name}
-    changes = CHANGES | {"ppo.learner": make(**own)} | {k: extra[k] for k in extra if "." in k}
+    flags = {name: json.loads(value) for name, _, value in (x.partition("=") for x in args.set)}
+    learner = make(**{name: flags[name] for name in flags if "." not in name})
+    changes = CHANGES | {"ppo.learner": learner} | {k: flags[k] for k in flags if "." in k}
     rows = []
     for name in args.config:
         base = load_config(name)
         base = base.replace(total_timesteps=args.steps or base.total_timesteps)
         for update, config, settings in (
             ("ppo", base, {}),
-            ("pathwise", base.replace(**changes), extra),
+            ("pathwise", base.replace(**changes), flags),
         ):
             facts = {"config": name, "update": update, "steps": base.total_timesteps}
             facts |= {"seeds": seeds, "settings": settings}

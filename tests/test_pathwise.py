@@ -68,8 +68,8 @@ def test_the_histogram_is_the_mass_of_a_normal_distribution_in_each_bin(pathwise
     edges = np.linspace(-2.25, 2.25, 10)
     for value, centre in [(0.3, 0.3), (-1.99, -1.99), (2.0, 2.0), (7.0, 2.0), (-50.0, -2.0)]:
         mass = np.diff(norm.cdf(edges, centre, 0.75 * 0.5))
-        found = pathwise.histogram(jnp.float32(value), jnp.asarray(bins, jnp.float32))
-        np.testing.assert_allclose(found, mass / mass.sum(), atol=1e-6)
+        masses = pathwise.histogram(jnp.float32(value), jnp.asarray(bins, jnp.float32))
+        np.testing.assert_allclose(masses, mass / mass.sum(), atol=1e-6)
     inside = pathwise.histogram(jnp.array([[0.3]]), jnp.asarray(bins, jnp.float32))
     assert inside.shape == (1, 1, 9)
     np.testing.assert_allclose(inside @ bins, [[0.3]], atol=2e-3)
@@ -222,7 +222,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(pathwise, tmp_path, monkeypat
 
 
 @pytest.mark.full
-def test_the_pendulum_improves(pathwise):
+def test_pathwise_updates_learn_pendulum(pathwise):
     """A random policy has a return of about -1,200."""
     changes = {"network.hidden": [64, 64], "ppo.num_epochs": 4, "total_timesteps": 100_000}
     config = load_config("pendulum.yaml", pathwise.CHANGES | changes)
@@ -231,7 +231,9 @@ def test_the_pendulum_improves(pathwise):
 
 
 @pytest.mark.full
-def test_the_comparison_prints_a_table_and_resumes(pathwise, tmp_path, monkeypatch, capsys):
+def test_the_pathwise_comparison_prints_a_table_and_resumes(
+    pathwise, tmp_path, monkeypatch, capsys
+):
     rows = tmp_path / "rows.jsonl"
     small = [f"{name}={json.dumps(x)}" for name, x in SMALL.items() if name.startswith("ppo")]
     words = ["--config", "pendulum.yaml", "--seeds", "2", "--steps", "40000", "--rows", str(rows)]
