@@ -1,4 +1,4 @@
-"""Returns with options of the config, compared with the config as it is, on six tasks.
+"""Returns of configs with an option, compared with the config without it, on six tasks.
 
     python benchmarks/ablations.py                                  # screen all of OPTIONS
     python benchmarks/ablations.py ppo.objective=spo "ppo.optimizer=adamw ppo.weight_decay=0.1"
@@ -6,10 +6,10 @@
     python benchmarks/ablations.py --studies curiosity              # studies.py
 
 Every run is a call of `python -m purejaxppo.train` with `--num_seeds`. The screening compares at
-equal environment steps. `--finals` uses other seeds and equal CPU seconds: the CPU seconds per step
-of both are measured on one core, in alternation, and an option that costs 10 % more gets as many
-fewer steps. The score of a seed is the mean of its last three evaluations. Runs that are in
-benchmarks/results/ablations.jsonl are not repeated, so an interrupted command continues there.
+equal environment steps. `--finals` uses other seeds and equal CPU seconds: it measures the CPU
+seconds per step of both on one core, in alternation, and divides the steps of the option by their
+ratio. The score of a seed is the mean of its last three evaluations. Runs in
+benchmarks/results/ablations.jsonl are not repeated, so an interrupted command continues.
 Plot: docs/pictures/ablations.png. Tables: `python docs/make_results.py`.
 """
 
@@ -36,7 +36,7 @@ TASKS = {
     "cartpole_swingup.yaml": 3_000_000,
     "reacher_easy.yaml": 1_500_000,
 }
-"""Config -> environment steps of a seed, far from the best return."""
+"""Config -> environment steps of a seed. The runs end well before the best return."""
 CONTINUOUS = ("hopper_v5.yaml", "cartpole_swingup.yaml", "reacher_easy.yaml")
 MANY_ENVS = (
     "minatar_breakout.yaml",
@@ -81,7 +81,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.symmetry=loss": ("cartpole_swingup.yaml",),
     "ppo.normalize_reward=true": ("minatar_breakout.yaml", "minatar_asterix.yaml"),
 }
-"""Settings that differ from the config -> tasks; () means all. Likely gains first."""
+"""Settings that differ from the config -> tasks; (): all. The most promising come first."""
 EVALUATIONS = 12
 LAST = 3
 """Number of last evaluations whose mean is the score."""
@@ -114,20 +114,20 @@ def main() -> None:
 
 
 def screen(args: argparse.Namespace) -> None:
-    """Run what is missing of each option on each task, and draw the comparison."""
+    """Run the missing combinations of options and tasks, and draw the comparison."""
     stage = "finals" if args.finals else "screen"
     for option in args.options or OPTIONS:
         for task in OPTIONS.get(option) or args.tasks:
             if task in args.tasks and changes(task, option):
-                for each in (DEFAULT, option):
-                    run_missing(args, stage, task, each)
+                for variant in (DEFAULT, option):
+                    run_missing(args, stage, task, variant)
         report(args, stage, option)
     if not args.toy:
         draw(harness.read_rows(args.results))
 
 
 def settings_of(option: str) -> dict[str, Any]:
-    """Return the values by name of an option such as "ppo.objective=spo ppo.gamma=0.9"."""
+    """Return the settings of an option such as "ppo.objective=spo ppo.gamma=0.9" by name."""
     pairs = (word.partition("=") for word in option.split())
     return {name: yaml.safe_load(value) for name, _, value in pairs}
 
@@ -185,7 +185,7 @@ def cost(task: str, option: str, args: argparse.Namespace) -> float:
     ours.start(1)
     config = load_config(task).replace(**{"eval.num_episodes": 0})
     runs = {
-        each: ours.updates_of(config.replace(**settings_of(each)))[0] for each in (DEFAULT, option)
+        name: ours.updates_of(config.replace(**settings_of(name)))[0] for name in (DEFAULT, option)
     }
     results = harness.alternate(runs, args, clock=time.process_time)
     return results[DEFAULT].median() / results[option].median()
@@ -204,8 +204,8 @@ def report(args: argparse.Namespace, stage: str, option: str) -> None:
 def compare(rows: list[harness.Row], stage: str, option: str) -> tuple[float, float, float] | None:
     """Return the gain of an option with its 95 % interval, or None without rows.
 
-    The gain is the interquartile mean (IQM) of its scores minus that of the default's. Scores are
-    normalised: 0 is a random policy and 1 the mean of the default. Tasks have equal weight.
+    The gain is the interquartile mean (IQM) of its scores minus the IQM of the default's. Scores
+    are normalised: 0 is a random policy and 1 the mean of the default. Tasks have equal weight.
     """
     with_option, default = scores(rows, stage, option), scores(rows, stage, DEFAULT)
     tasks = [task for task in with_option if task in default]
@@ -232,19 +232,19 @@ def draw(rows: list[harness.Row]) -> None:
     """Plot the gain of each option with its interval; finals replace screenings."""
     from purejaxppo.runs.curves import new_figure, save_figure
 
-    found = {}
+    gains = {}
     for option in {row["option"] for row in rows if row["option"] != DEFAULT}:
         for stage in STAGES:
             result = compare(rows, stage, option)
             if result:
-                found[option] = (*result, stage)
-    if not found:
+                gains[option] = (*result, stage)
+    if not gains:
         return
-    ordered = sorted(found, key=lambda option: found[option][0])
+    ordered = sorted(gains, key=lambda option: gains[option][0])
     figure = new_figure(7, 1 + 0.28 * len(ordered))
     axes = figure.add_subplot()
     for y, option in enumerate(ordered):
-        gain, low, high, stage = found[option]
+        gain, low, high, stage = gains[option]
         color = "tab:blue" if stage == "finals" else "0.55"
         axes.plot([100 * low, 100 * high], [y, y], color=color, lw=2)
         axes.plot(100 * gain, y, "o", color=color)

@@ -15,9 +15,9 @@ consecutive measurements in each round:
 * godot_rl, mlagents_envs: the Python client of Godot RL Agents or ML-Agents, if --peer names a
   folder with the package, with one game.
 
---discount trains 5 seeds in a scripted game, with ppo.discount = decision and tick. In each episode
-of 100 ticks, agents choose between jobs: one pays 0.5, one 2.5 (1 + goal), for a goal from -0.8 to
-0.8 that they observe, and one nothing. A job takes 1 or 5 ticks.
+--discount trains 5 seeds in a scripted game with ppo.discount = decision and tick. In episodes of
+100 ticks, agents choose between three jobs that take 1 or 5 ticks. The first pays 0.5, the second
+2.5 (1 + goal), where the observed goal is from -0.8 to 0.8, and the third nothing.
 
 Rows go to benchmarks/results/engines.jsonl, unity_engine_speed.jsonl and unity_discount.jsonl.
 """

@@ -375,14 +375,14 @@ def iqm_interval(tasks: list[Any], base: Collection[Any] = ()) -> tuple[float, f
         return result - iqm(pooled(*drawn[len(tasks) :]), axis) if base else result
 
     data = [*tasks, *base]
-    found = stats.bootstrap(
+    bootstrap = stats.bootstrap(
         data,
         difference,
         n_resamples=2_000,
         method="percentile",
         rng=np.random.default_rng(0),
     )
-    low, high = found.confidence_interval
+    low, high = bootstrap.confidence_interval
     return float(difference(*data)), float(low), float(high)
 
 

@@ -165,7 +165,7 @@ def run_name(config: str, seed: int) -> str:
 def settings(config: str) -> str:
     """Return a hash of the values in a config that differ from their defaults.
 
-    Rows stay valid when a version adds fields, whose defaults change nothing.
+    So rows stay valid when a version adds fields with defaults that change nothing.
     """
     import jax
 

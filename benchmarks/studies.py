@@ -1,4 +1,4 @@
-"""Variants of one task, for options that matter only there: `ablations.py --studies`.
+"""Comparisons of an option on a task made for it: `ablations.py --studies`.
 
 Every variant is one call of `python -m purejaxppo.train` with 5 seeds, with equal environment
 steps, and the same config with other flags. Rows, one per variant, go to

@@ -23,7 +23,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import ablations as options_of_ppo  # noqa: E402
+import ablations as ablation_benchmark  # noqa: E402
 import harness  # noqa: E402
 
 ROWS = ROOT / "benchmarks" / "results"
@@ -389,17 +389,19 @@ def ablations() -> list[str]:
     for stage, title in (("finals", "at equal CPU seconds"), ("screen", "at equal steps")):
         alike = [row for row in rows if row["stage"] == stage]
         results = {
-            row["option"]: options_of_ppo.compare(rows, stage, row["option"]) for row in alike
+            row["option"]: ablation_benchmark.compare(rows, stage, row["option"]) for row in alike
         }
-        ordered = sorted((x, o) for o, x in results.items() if o != options_of_ppo.DEFAULT and x)
+        ordered = sorted(
+            (x, o) for o, x in results.items() if o != ablation_benchmark.DEFAULT and x
+        )
         if ordered:
-            names = [label(task) for task in options_of_ppo.TASKS]
-            lines += ["", f"**{len(options_of_ppo.STAGES[stage])} seeds, {title}**:"]
+            names = [label(task) for task in ablation_benchmark.TASKS]
+            lines += ["", f"**{len(ablation_benchmark.STAGES[stage])} seeds, {title}**:"]
             costs = ["CPU seconds per step"] if stage == "finals" else []
             cells = [option_cells(alike, *pair) for pair in reversed(ordered)]
             lines += markdown(["option", *names, *costs, "gain", "result"], cells)
     measured = {row["option"] for row in rows}
-    missing = [f"`{option}`" for option in options_of_ppo.OPTIONS if option not in measured]
+    missing = [f"`{option}`" for option in ablation_benchmark.OPTIONS if option not in measured]
     picture = ["![Gains of options](pictures/ablations.png)"] if lines else []
     text = [f"Not measured yet: {', '.join(missing)}."] if missing else []
     return ["", *lines, *picture, "", *text, ""]
@@ -409,9 +411,9 @@ def option_cells(rows: Rows, result: tuple[float, float, float], option: str) ->
     """Format a row of the table of options, from the rows of one stage."""
     gain, low, high = (100 * x for x in result)
     verdict = "better" if low > 0 else "worse" if high < 0 else "no difference found"
-    scores = options_of_ppo.scores(rows, rows[0]["stage"], option)
+    scores = ablation_benchmark.scores(rows, rows[0]["stage"], option)
     tasks = [
-        f"{scores[task].mean():.2f}" if task in scores else "" for task in options_of_ppo.TASKS
+        f"{scores[task].mean():.2f}" if task in scores else "" for task in ablation_benchmark.TASKS
     ]
     costs = [row["cost"] for row in rows if row["option"] == option]
     cost = [f"{statistics.mean(costs):.2f}"] if rows[0]["stage"] == "finals" else []

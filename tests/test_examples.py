@@ -107,7 +107,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.toy
-def test_there_are_ten_short_examples_of_under_80_lines_that_state_how_to_run_them():
+def test_there_are_ten_examples_of_under_80_lines_that_state_how_to_run_them():
     assert len(NAMES) == 10
     for name in NAMES:
         assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 80

@@ -58,22 +58,22 @@ def test_an_epoch_has_all_valid_units_once_and_divides_them_evenly(length):
     valid[units] = True
     valid[13, 1:] = False  # a sequence with a single valid step
     valid = valid[:, 0] if length == 1 else valid
-    found = chosen_units(PPOConfig(num_minibatches=2, epoch_fraction=0.35), valid)
-    assert found.shape[1:] == (2, 4)
-    is_valid = np.isin(found, units)
+    units_of_epochs = chosen_units(PPOConfig(num_minibatches=2, epoch_fraction=0.35), valid)
+    assert units_of_epochs.shape[1:] == (2, 4)
+    is_valid = np.isin(units_of_epochs, units)
     assert (is_valid.sum(axis=2) == [3, 2]).all()
-    assert (np.sort(found[is_valid].reshape(-1, 5)) == units).all()
-    others = np.bincount(found[~is_valid], minlength=20)
+    assert (np.sort(units_of_epochs[is_valid].reshape(-1, 5)) == units).all()
+    others = np.bincount(units_of_epochs[~is_valid], minlength=20)
     assert stats.chisquare(np.delete(others, units)).pvalue > 1e-3
 
 
 def test_a_small_epoch_is_a_random_sample_of_the_valid_units():
     valid = np.arange(20) % 4 > 0
-    found = chosen_units(PPOConfig(num_minibatches=2, epoch_fraction=0.3), valid)
-    assert found.shape[1:] == (2, 3) and valid[found].all()
-    assert all(len(np.unique(epoch)) == 6 for epoch in found)
+    units_of_epochs = chosen_units(PPOConfig(num_minibatches=2, epoch_fraction=0.3), valid)
+    assert units_of_epochs.shape[1:] == (2, 3) and valid[units_of_epochs].all()
+    assert all(len(np.unique(epoch)) == 6 for epoch in units_of_epochs)
     for minibatch in (0, 1):
-        counts = np.bincount(found[:, minibatch].ravel(), minlength=20)[valid]
+        counts = np.bincount(units_of_epochs[:, minibatch].ravel(), minlength=20)[valid]
         assert stats.chisquare(counts).pvalue > 1e-3
 
 

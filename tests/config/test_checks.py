@@ -124,7 +124,7 @@ def test_more_rows_or_updates_than_int32_are_rejected():
         Config().replace(total_timesteps=2**50)
 
 
-def test_part_of_the_rows_is_not_drawn_from_whole_trajectories(make_config):
+def test_epoch_fraction_is_rejected_with_whole_trajectories(make_config):
     with pytest.raises(ValueError, match=r"0\.5 requires ppo\.shuffle = trans"):
         make_config(ppo={"epoch_fraction": 0.5, "shuffle": "trajectories"})
 

@@ -25,7 +25,7 @@ def _partners(model, data, flip):
     """Return the mirror image of each body; identical bodies at one place are swapped."""
     partner = {0: 0}
     for body in range(1, model.nbody):
-        found = [
+        candidates = [
             other
             for other in range(1, model.nbody)
             if model.body_parentid[other] == partner[model.body_parentid[body]]
@@ -33,7 +33,7 @@ def _partners(model, data, flip):
             and np.allclose(data.xpos[other], flip * data.xpos[body], atol=1e-3)
             and np.allclose(data.xipos[other], flip * data.xipos[body], atol=5e-3)
         ]
-        partner[body] = max(found, key=lambda other, body=body: other != body)
+        partner[body] = max(candidates, key=lambda other, body=body: other != body)
     return partner
 
 

@@ -108,7 +108,7 @@ def test_returns_are_correct_with_decisions_every_fifth_tick_and_ends_in_between
 
 
 @pytest.mark.parametrize("sends", [False, True])
-def test_ticks_are_those_that_the_game_sends_or_its_messages(sends, path):
+def test_ticks_come_from_a_statistic_of_the_game_or_count_its_messages(sends, path):
     """Agents decide at ticks 0, 5, 10, ... and 3, 8, 13, ...; both end after 30 ticks."""
     players = play(path, f"--agents 2 --period 5 --offset 2{' --ticks' * sends}", asked={"": 2})
     try:
