@@ -101,7 +101,7 @@ class Parts(NamedTuple):
     before_epoch: ppo.BeforeEpoch | None
     """Batch of the next epoch; None: the same batch in all epochs."""
     divergence: Callable[..., Array] | None
-    """(parts, agent, rollout, parameters) -> KL that ends the epochs; None: their mean KL."""
+    """(parts, agent, rollout, parameters) -> KL for early stopping; None: the mean of an epoch."""
     objective: Objective
     """Policy loss."""
     learner: "Learner"

@@ -129,10 +129,10 @@ def make_learner(config: Config) -> Learner:
         ValueError: a custom one cannot be loaded or created.
     """
     name = config.ppo.learner
-    made: Learner = (
-        learner.PPO if name == "ppo" else extensions.make(extensions.LEARNER, name, config)
-    )
-    return made
+    if name == "ppo":
+        return learner.PPO
+    custom: Learner = extensions.make(extensions.LEARNER, name, config)
+    return custom
 
 
 def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Advantages:

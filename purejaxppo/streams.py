@@ -39,7 +39,7 @@ CUSTOM_VARIATION = 0x76617230
 """Parameters that a task's custom function samples for an episode, from its reset's key."""
 
 STUDENT = 0x73747564
-"""Actions of a student in a step of a rollout, from the step's key. The teacher uses the key."""
+"""Actions of a student in a step of a rollout, from the step's key, which the teacher uses."""
 STAGGER = 0x73746167
 """Elapsed part of the time limit at the start of first episodes, from the first states' key."""
 

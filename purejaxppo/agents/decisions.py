@@ -5,11 +5,11 @@ decision is one step of learning. The discount is per decision, for any number o
 
     δₖ = Rₖ + γ(1 - terminatedₖ) v(oₖ₊₁) - v(oₖ)        Rₖ = sum of the rewards until oₖ₊₁
 
-With `ppo.discount` = tick it is that of a semi-Markov decision process (Sutton et al. 1999,
-https://doi.org/10.1016/S0004-3702(99)00052-1, section 3): γ^τₖ instead of γ, for the game's ticks
-τₖ until oₖ₊₁, and rewards that are discounted since oₖ. Games report the sum of these rewards, so
-each tick counts as paying an equal part (`spread_rewards`). λ applies once per decision in both
-cases, and so does the discount of intrinsic returns.
+With `ppo.discount` = tick, the discount is that of a semi-Markov decision process (Sutton et al.
+1999, https://doi.org/10.1016/S0004-3702(99)00052-1, section 3): γ^τₖ, where τₖ is the number of
+game ticks until oₖ₊₁, and rewards are discounted from oₖ on. Games report only the sum of these
+rewards, which is spread evenly over the ticks (`spread_rewards`). λ and the discount of intrinsic
+returns apply once per decision in both cases.
 
 The row of each decision gets the rewards and the end of the absent rows after it (`join`). Values
 and traces skip absent rows (`next_entries`, `advantages.gae`). A recurrent carry does not change on
@@ -112,7 +112,7 @@ def latest_decision(
 
 
 def ticks_since_decision(state: RolloutState, ticks: Array | None) -> Array | None:
-    """Return the game time since each agent's latest decision, after a step, float [N].
+    """Return the game time from each agent's latest decision to the end of a step, float [N].
 
     Args:
         state: rollout state before the step.
@@ -129,10 +129,9 @@ def discount(gamma: Scalar, ticks: Array | None) -> Array | Scalar:
 
 
 def spread_rewards(rows: Transition, gamma: Scalar) -> Transition:
-    """Return rows with rewards that are discounted since their decision.
+    """Discount the rewards of decisions per tick, as if each tick paid an equal part.
 
-    A reward R of τ ticks is spread evenly over them: R/τ Σⱼ γʲ = R (1 - γ^τ) / (τ (1 - γ)), for j
-    from 0 to τ - 1.
+    A reward R over τ ticks becomes R/τ Σⱼ γʲ = R (1 - γ^τ) / (τ (1 - γ)), with j from 0 to τ - 1.
 
     Args:
         rows: rows of a rollout, [T, N].

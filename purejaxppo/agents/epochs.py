@@ -64,7 +64,7 @@ def mean_kl(state: EpochState, losses: Losses) -> Array:
 
 
 def until_kl(limit: float, divergence: Divergence = mean_kl) -> Epochs:
-    """Return a function that runs epochs until the KL after one exceeds `limit`.
+    """Return a function that runs epochs until the KL of an epoch exceeds `limit`.
 
     A skipped epoch takes no gradient steps. It takes almost no time, except under vmap, where
     all epochs are computed.

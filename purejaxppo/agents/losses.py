@@ -87,8 +87,9 @@ def episode_kl(log_ratio: Array, start: Array, valid: Array, psum: Reduce) -> Ar
 
     Args:
         log_ratio: log r = log π(a|o) - log π_old(a|o), float [T, N].
-        start: True where an episode starts, bool [T, N]. Others continue or end in the rollout.
-        valid: rows that count, bool [T, N]. Episodes without such rows do not count.
+        start: True where an episode starts, bool [T, N]. An episode that the rollout cuts counts by
+            its part in the rollout.
+        valid: bool [T, N]. Episodes without valid rows do not count.
         psum: sum over shards.
 
     Returns:

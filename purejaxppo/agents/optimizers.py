@@ -216,7 +216,7 @@ def weight_decay(weight: float, mask: Array) -> optax.GradientTransformation:
 RATE_STATE = optax.GradientTransformation(
     lambda flat: jnp.ones(()), lambda updates, factor, flat=None: (updates, factor)
 )
-"""The factor of the adaptive rate, as the last state of a chain."""
+"""Stores the factor of the adaptive rate, as the last state of a chain."""
 
 
 def limited(factor: Array, rate: Array, low: float, high: float) -> Array:
@@ -229,12 +229,12 @@ def adapted(factor: Array, kl: Array, target_kl: float) -> Array:
     """Return the factor of the step size of the next update, to keep its KL near a target.
 
     The factor is divided by 1.5 where the mean KL of an update exceeds twice the target, and
-    multiplied by 1.5 where it is below half of it. A KL of exactly 0 has no effect: no gradient
-    step was taken, or a single one, before which the policy is still the one that acted.
+    multiplied by 1.5 where it is below half of it. A KL of exactly 0 has no effect: the update had
+    no gradient step, or a single one, before which the policy is still the one that acted.
 
-    It changes per update, not per gradient step as in rsl_rl: the KL adds up over the steps of an
-    update, so after the target is exceeded, each remaining step would lower the rate, and each
-    first step of the next update raise it.
+    rsl_rl changes the factor at each gradient step. The KL grows over the steps of an update, so
+    all steps after the target is exceeded would lower the rate, and the first steps of the next
+    update would raise it.
 
     Reference: Rudin et al. 2022, https://arxiv.org/abs/2109.11978, appendix A; rsl_rl.
     """

@@ -168,7 +168,7 @@ class Update(NamedTuple):
     prepare: Callable[[Batch], Batch] = unchanged
     """Rows of a minibatch -> rows for the loss."""
     divergence: Callable[[Params], Array] | None = None
-    """Parameters -> KL that ends the epochs; None: the mean KL of an epoch."""
+    """Parameters -> KL for early stopping after an epoch; None: the mean KL of the epoch."""
     project: Callable[[Array], Array] = unchanged
     """Flat parameters after a gradient step -> parameters within their limits."""
 

@@ -163,10 +163,10 @@ def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -
 
 
 def valid_minibatches(key: Key, config: PPOConfig, valid: Array) -> Array:
-    """Return `minibatch_indices` of the fraction `ppo.epoch_fraction` of the units, int32 [M, K].
+    """Return minibatches of the fraction `ppo.epoch_fraction` of the units, int32 [M, K].
 
-    They are the valid units in random order, divided evenly, then others. If the fraction is
-    smaller than that of the valid units, it is a random sample of these.
+    The valid units come first, in random order and divided evenly over the M minibatches. If the
+    fraction is smaller than the share of valid units, it is a random sample of the valid units.
 
     Args:
         key: random key; the caller must not use it again.

@@ -171,8 +171,8 @@ class EnvConfig(Section):
     )
     """Mirror image of an observation, for ppo.symmetry, as in [-1, -2, 4, 3]. Entry i is the
     position, counted from 1, of the value that replaces value i. A minus sign negates the value. A
-    Dict observation is the concatenation of its parts, sorted by name. Empty: built-in lists, which
-    some tasks have."""
+    Dict observation is the concatenation of its parts, sorted by name. Empty: the built-in
+    list, which some tasks have."""
     mirror_action: tuple[int, ...] = setting(
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )
@@ -218,8 +218,8 @@ class NetworkConfig(Section):
     rnn_size: int = setting(64, low=1, high=2**16, needs="network.rnn = gru, lstm or mingru")
     """Width of the recurrent cell."""
     rnn_layers: int = setting(1, low=1, high=64, needs="network.rnn = gru, lstm or mingru")
-    """Number of recurrent cells on top of each other. Those after the first are residual blocks
-    with layer normalisation."""
+    """Number of stacked recurrent cells. Those after the first are residual blocks with layer
+    normalisation."""
     rnn_timescale: int = setting(100, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
     """Longest memory of a recurrent unit at initialisation, in steps. Each unit gets a timescale
     between 2 and this (Tallec & Ollivier 2018). 0: 2 steps for all units."""
@@ -280,8 +280,8 @@ class PPOConfig(Section):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
     learner: Literal["ppo"] | Code = setting("ppo", code=True)
-    """Update from a rollout. file.py:name: a custom `Learner`, which uses the settings of its
-    choice."""
+    """Update of the agent from a rollout. file.py:name: a custom `Learner`. Other settings of ppo
+    have an effect only if the custom code reads them."""
     learning_rate: float = setting(3e-4, low=0, tunable=True)
     """Step size of the optimiser."""
     learning_rate_schedule: RateSchedule = setting("linear", code=True)
@@ -289,8 +289,7 @@ class PPOConfig(Section):
     exponential to a hundredth. step: a tenth after half of the run, a hundredth after three
     quarters. adaptive: after each update, raise or lower the rate to keep the mean KL divergence of
     updates near ppo.target_kl, between ppo.min_learning_rate and ppo.max_learning_rate (Rudin et
-    al. 2022).
-    file.py:function: a custom function from the progress, 0 to 1, to a factor."""
+    al. 2022). file.py:function: a custom function from the progress, 0 to 1, to a factor."""
     min_learning_rate: float = setting(1e-5, above=0, needs="ppo.learning_rate_schedule = adaptive")
     """Smallest learning rate of the adaptive schedule."""
     max_learning_rate: float = setting(1e-2, above=0, needs="ppo.learning_rate_schedule = adaptive")
@@ -353,10 +352,10 @@ class PPOConfig(Section):
     """Skip the remaining epochs of an update after an epoch whose mean KL divergence exceeds
     ppo.target_kl."""
     early_stop_unit: Literal["step", "episode"] = setting("step", needs="ppo.early_stop_kl = true")
-    """KL divergence that ppo.early_stop_kl compares. step: the mean over the steps of an epoch,
-    each before its gradient step. episode: of the actions of whole episodes, or of their parts in
-    the rollout, after the epoch (Bouftini & Benzaouia 2026). It grows with their length; start with
-    ppo.target_kl = 1."""
+    """KL divergence that ppo.early_stop_kl compares with ppo.target_kl. step: the mean over the
+    steps of an epoch, each before its gradient step. episode: the mean over episodes, or their
+    parts in the rollout, of the divergence of all their actions, after the epoch (Bouftini &
+    Benzaouia 2026). It grows with the length of episodes; start with ppo.target_kl = 1."""
     value_clipping: bool = False
     """Clip the change of the value estimate to ppo.vf_clip_eps. It is off by default because it
     usually hurts (Andrychowicz et al. 2021)."""
@@ -416,7 +415,7 @@ class PPOConfig(Section):
     epoch_fraction: float = setting(1.0, above=0, high=1)
     """Fraction of a rollout's steps in each epoch, steps with a decision first. Less than 1 saves
     time if agents in unity/ decide at few steps. Choose it above the fraction of steps with a
-    decision, so that only others are left out."""
+    decision, so that only steps without one are left out."""
     shuffle: Literal["transitions", "trajectories"] = setting(
         "transitions", needs="ppo.num_minibatches > 1"
     )
@@ -487,7 +486,7 @@ class PretrainConfig(Section):
     actor: Literal["student", "teacher"] = setting("student", needs="pretrain.teacher")
     """Agent that acts in the rollouts. student: the labels are the teacher's actions for the
     observations of the student, which then learns to correct its errors (DAgger, Ross et al. 2011).
-    In custom losses (ppo.terms), `rows.action` is the label, too. teacher: behavioural cloning, as
+    In custom losses (ppo.terms), `rows.action` is also the label. teacher: behavioural cloning, as
     in version 0.2."""
 
 

@@ -255,7 +255,7 @@ class UnitActions(ReturnPreservingWrapper):
 
 
 def observed_entries(obs: Obs, indices: np.ndarray, privileged_obs: bool) -> Obs:
-    """Return what an agent observes of vectors [..., F]: all entries if `indices` is empty.
+    """Return the observed entries of vectors [..., F]: all if `indices` is empty.
 
     See `env.obs_indices` and `env.privileged_obs`.
     """

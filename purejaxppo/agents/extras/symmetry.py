@@ -95,10 +95,10 @@ def signed_permutation(entries: Sequence[int], size: int, field: str) -> Callabl
 def obs_mirror(config: Config, space: Space) -> Callable[[Obs], Obs]:
     """Return the function that mirrors observations.
 
-    The parts of a Dict are concatenated in the order of their names for `env.mirror_obs`.
+    `env.mirror_obs` refers to the concatenation of the parts of a Dict, sorted by name.
 
     Raises:
-        ValueError: the list does not match the space, or a part of it is not a vector.
+        ValueError: the list does not match the space, or a part of the space is not a vector.
     """
     parts = jax.tree.leaves(example(space))
     floats = isinstance(space, Box) or all(part.dtype.kind == "f" for part in parts)
