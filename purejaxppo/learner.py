@@ -119,7 +119,8 @@ class Learner(NamedTuple):
     learn: Callable[[Parts, TrainState, Rollout, Hyperparams], Trained]
     """(parts, state, rollout, hp before schedules) -> (state, metrics); see `learn`."""
     init: Callable[[Parts, AgentState, Key], Tree] = lambda parts, agent, key: ()
-    """(parts, initial agent, key) -> initial `TrainState.learner`, such as other networks."""
+    """(parts, initial agent, key) -> initial `TrainState.learner`, such as other networks. Called
+    again for the agent of a warm start or of pretraining."""
     figures: Callable[[Parts], tuple[str, ...]] = lambda parts: ()
     """Parts -> names of the metrics in `Metrics.extras`."""
 

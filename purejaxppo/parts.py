@@ -24,7 +24,7 @@ from purejaxppo.agents.extras import intrinsic, symmetry
 from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.agents.schedules import hyperparams_of
-from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T
+from purejaxppo.aliases import Array, InitialCarry, Key, OptState, Scalar, T, Tree
 from purejaxppo.config import extensions
 from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.envs import mirrors, registry
@@ -35,8 +35,9 @@ from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.rollout import init_rollout
 from purejaxppo.spaces import Dict, example
-from purejaxppo.streams import NEW_EPISODES, stream
+from purejaxppo.streams import LEARNER, NEW_EPISODES, stream
 from purejaxppo.types import (
+    AgentState,
     Estimates,
     Hyperparams,
     Predictions,
@@ -239,16 +240,24 @@ def init_program(parts: Parts) -> Callable[[Key, Array], TrainState]:
     return map_over_shards(parts, learner.init_state, (None, 0), STATE_AXES, ((0, None), 0))
 
 
-def with_new_optimizer(parts: Parts, state: TrainState) -> TrainState:
-    """Return a state of all shards and agents with the optimiser's initial state.
+def from_new_agent(parts: Parts, state: TrainState) -> TrainState:
+    """Return a state with the initial states of the optimiser and of a custom update.
 
-    That of some custom optimisers contains the parameters from which it starts.
+    Some of them contain the agent's parameters, such as those of a target network.
+
+    Args:
+        parts: functions and objects of the run.
+        state: state of all shards and agents, with an agent that it has not trained.
     """
-    init = functools.partial(optimizers.init_state, parts.config.ppo)
-    init = jax.vmap(init) if parts.shards.num_members else init
+
+    def init(agent: AgentState, key: Key) -> tuple[OptState, Tree]:
+        update = parts.learner.init(parts, agent, stream(key[0], LEARNER))
+        return optimizers.init_state(parts.config.ppo, agent.params), update
+
+    mapped = jax.vmap(init) if parts.shards.num_members else init
     sharding = parts.shards.shardings(STATE_AXES.opt_state)
-    opt_state = jax.jit(init, out_shardings=sharding)(state.agent.params)
-    return state.replace(opt_state=opt_state)
+    opt_state, update = jax.jit(mapped, out_shardings=sharding)(state.agent, state.key)
+    return state.replace(opt_state=opt_state, learner=update)
 
 
 def train_program(parts: Parts) -> TrainProgram:

@@ -29,7 +29,8 @@ EVALUATIONS = 0x6576616C
 EVALUATE = 0x65706973
 """`evaluate`, from the key of its seed. A run uses the same key."""
 LEARNER = 0x6C656172
-"""Initial state of a custom update, from the agent's first key."""
+"""Initial state of a custom update, from the agent's first key; after a warm start, from the key of
+the first shard's state."""
 AUXILIARY_LOSSES = 0x7465726D
 """Initial parameters of auxiliary losses, from the network's first key."""
 VARIATION = 0x76617279

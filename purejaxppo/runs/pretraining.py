@@ -30,13 +30,13 @@ from purejaxppo.envs.wrappers import observed_entries
 from purejaxppo.learner import Parts
 from purejaxppo.parts import (
     STATE_AXES,
+    from_new_agent,
     init_program,
     make_env,
     make_parts,
     shard_ids,
     start_rollout,
     train_program,
-    with_new_optimizer,
 )
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import restore
@@ -249,4 +249,4 @@ def teach(
         f"pretrained on the teacher {config.teacher} for {config.updates} updates: imitation loss "
         f"{loss:.3g} at the end"
     )
-    return with_new_optimizer(student, state.replace(**learned)), line
+    return from_new_agent(student, state.replace(**learned)), line

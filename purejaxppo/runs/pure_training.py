@@ -16,12 +16,12 @@ from purejaxppo.envs import registry
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import (
+    from_new_agent,
     init_program,
     make_parts,
     shard_ids,
     train_program,
     with_env,
-    with_new_optimizer,
 )
 from purejaxppo.runs import pretraining, warm_start
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
@@ -185,7 +185,7 @@ def make_train(
             state = warm_start.started(source, built, state, warm_start.on_device)
         if imitation is not None:
             learned = pretraining.pretrain(imitation, key).fields
-            state = with_new_optimizer(built, state.replace(**learned))
+            state = from_new_agent(built, state.replace(**learned))
         state, metrics = jax.lax.scan(point, state, jnp.asarray(chunks.ravel()))
         return TrainResult(state.learned, curves(merged(metrics, points), built.env.spec.metrics))
 

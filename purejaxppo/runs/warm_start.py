@@ -23,7 +23,7 @@ from purejaxppo.config.hints import show
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import Config
 from purejaxppo.learner import Parts
-from purejaxppo.parts import with_new_optimizer
+from purejaxppo.parts import from_new_agent
 from purejaxppo.runs import checksums
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import place, restore
@@ -226,7 +226,7 @@ def started(
     state = state.replace(
         agent=learned.agent, reward_stats=learned.reward_stats, value_stats=learned.value_stats
     )
-    return with_new_optimizer(parts, state)
+    return from_new_agent(parts, state)
 
 
 def chosen_arrays(source: Source, config: Config) -> Iterator[tuple[str, np.ndarray]]:

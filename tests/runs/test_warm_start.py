@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -20,6 +21,7 @@ from support.runs import (
 
 import purejaxppo as ppo
 from purejaxppo.config.files import load_config
+from purejaxppo.learner import PPO
 from purejaxppo.runs import warm_start
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.programs import Programs, evaluation_keys
@@ -117,16 +119,24 @@ def stores_start(config):
     return optax.GradientTransformation(lambda params: params, lambda g, state, params: (g, state))
 
 
+def copies_start(config):
+    """Return PPO's update whose state is the parameters from which it starts."""
+    del config
+    return PPO._replace(init=lambda parts, agent, key: jax.tree.map(jnp.copy, agent.params))
+
+
 @pytest.mark.parametrize("devices", [1, 2])
-def test_an_optimiser_starts_from_the_parameters_of_the_agent(
+def test_an_optimiser_and_a_custom_update_start_from_the_parameters_of_the_agent(
     devices, trained, make_config, tmp_path
 ):
-    config = make_config(**HARD, num_seeds=2).replace(**{"ppo.optimizer": stores_start})
+    custom = {"ppo.optimizer": stores_start, "ppo.learner": copies_start}
+    config = make_config(**HARD, num_seeds=2).replace(**custom)
     setup = replace(setup_of(config, devices), init=trained)
     programs = Programs(setup)
     state = programs.init()
     state, _ = warm_start.begin(setup, programs.parts, state, tmp_path, record=False)
     jax.tree.map(np.testing.assert_array_equal, state.opt_state, trained.state.params)
+    jax.tree.map(np.testing.assert_array_equal, state.learner, trained.state.params)
     programs.close()
 
 
