@@ -118,22 +118,37 @@ def multiplier_loss(multipliers, entropy, kl, target_entropy, kl_bound):
     return temperature * (entropy - target_entropy) + weight * (kl_bound - kl)
 
 
+REQUIRED = {
+    "network.distribution": "tanh_gaussian",
+    "network.rnn": "none",
+    "ppo.symmetry": "none",
+    "ppo.epoch_fraction": 1.0,
+    "ppo.early_stop_unit": "step",
+    "ppo.terms": (),
+    "intrinsic.kind": "none",
+}
+"""Settings without which the update would ignore a part of the config."""
+
+
 class Networks:
     """Critic and actor as functions of parameters and rows of a rollout."""
 
     def __init__(self, parts, settings):
         """Check the config, and build the critic, without computing anything."""
         config, spec, limit = parts.config, parts.env.spec, settings.limit
-        spaces = isinstance(spec.observation, Box) and isinstance(spec.action, Box)
-        if not spaces or config.network.rnn != "none":
+        if not isinstance(spec.observation, Box) or not isinstance(spec.action, Box):
             raise ValueError(
-                "ppo.learner: pathwise updates need a Box of observations, a Box of actions and "
-                "network.rnn = none."
+                f"env.name = {config.env.name}: pathwise updates need a Box of observations and a "
+                f"Box of actions."
             )
-        if config.network.distribution != "tanh_gaussian":
+        for name, needed in REQUIRED.items():
+            section, _, field = name.partition(".")
+            value = getattr(getattr(config, section), field)
+            if value != needed:
+                raise ValueError(f"{name} = {value}: pathwise updates need {needed}.")
+        if config.ppo.learning_rate_schedule == "adaptive":
             raise ValueError(
-                f"network.distribution = {config.network.distribution}: pathwise updates need "
-                f"tanh_gaussian."
+                "ppo.learning_rate_schedule = adaptive: pathwise updates need another schedule."
             )
         self.parts, self.settings = parts, settings
         self.dist = parts.policy.distribution

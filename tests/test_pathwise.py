@@ -193,8 +193,12 @@ def test_two_shards_of_environments_learn_the_same_critic(pathwise):
     ("changes", "message"),
     [
         ({"network.distribution": "gaussian"}, "gaussian: pathwise updates need tanh_gaussian"),
-        ({"env.name": "gymnax/CartPole-v1"}, "need a Box of observations, a Box of actions"),
-        ({"network.rnn": "gru"}, "network.rnn = none"),
+        ({"env.name": "gymnax/CartPole-v1"}, "need a Box of observations and a Box of actions"),
+        ({"network.rnn": "gru"}, "network.rnn = gru: pathwise updates need none"),
+        ({"ppo.symmetry": "augment"}, "ppo.symmetry = augment: pathwise updates need none"),
+        ({"intrinsic.kind": "rnd"}, "intrinsic.kind = rnd: pathwise updates need none"),
+        ({"ppo.epoch_fraction": 0.5}, "ppo.epoch_fraction = 0.5: pathwise updates need 1.0"),
+        ({"ppo.learning_rate_schedule": "adaptive"}, "adaptive: pathwise updates need another"),
     ],
 )
 def test_unsupported_configs_get_a_one_sentence_error(pathwise, changes, message):

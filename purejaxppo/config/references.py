@@ -256,7 +256,7 @@ def in_module(
     if name in names:
         return vars(module)[name]
     defined = [
-        key for key in names if getattr(vars(module)[key], "__module__", "") == module.__name__
+        key for key in names if not key.startswith("__") and _is_own(vars(module)[key], module)
     ]
     close = nearest(name, defined)
     plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
@@ -332,6 +332,12 @@ def _is_custom(file: str) -> bool:
     """Return True for a file that belongs neither to a package nor to Python."""
     package = str(Path(__file__).resolve().parent.parent)
     return not (file.startswith((package, "<")) or "site-packages" in file or "/lib/python" in file)
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    """Return True for functions and classes of a module, and for objects that it may have made."""
+    is_object = not callable(value) and not isinstance(value, ModuleType | str | int | float)
+    return is_object or getattr(value, "__module__", "") == module.__name__
 
 
 def _module_of(path: Path) -> Any:

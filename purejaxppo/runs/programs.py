@@ -15,6 +15,7 @@ import numpy as np
 from purejaxppo import streams
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
+from purejaxppo.config import tracing
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
@@ -160,6 +161,22 @@ class Programs:
     def abstract_state(self) -> TrainState:
         """Return the shapes of the state, which are enough to compile."""
         return self._init.eval_shape(self.key, self._ids)
+
+    def check_learner(self) -> None:
+        """Trace a custom update (`ppo.learner`).
+
+        Raises:
+            ValueError: its code raises an error; the message has the line.
+        """
+        name = self.setup.config.ppo.learner
+        if name == "ppo":
+            return
+        try:
+            state = self.abstract_state()
+            if not self.setup.config.asynchronous:
+                jax.eval_shape(self.functions.train, state, self.hp, np.int32(1))
+        except Exception as error:
+            raise ValueError(f"ppo.learner = {name}: {tracing.reason(error)}.") from error
 
     def wait(self) -> None:
         """Wait for the rollout that an asynchronous run collects in the background."""

@@ -73,6 +73,8 @@ def test_an_invalid_reference_gets_a_one_sentence_error(write):
     assert rejection("/none.py:f").endswith("/none.py: no such file.")
     assert "mine.py has no 'objectiv'. Did you mean 'objective'?" in rejection("mine.py:objectiv")
     assert "mine.py has no 'zzz'. It has objective" in rejection("mine.py:zzz")
+    write("made.py", "import math\nfrom os import sep\n\nrates = (1, 2)\n")
+    assert "made.py has no 'zzz'. It has rates." in rejection("made.py:zzz")
     assert "empty.py has no 'f'. It has no functions or classes" in rejection("empty.py:f")
     assert "raises.py: line 3 raises ZeroDivisionError: division by zero" in rejection(
         "raises.py:f"

@@ -124,6 +124,17 @@ def test_a_run_resumed_elsewhere_equals_an_uninterrupted_run(trained, other_fold
 
 
 @pytest.mark.toy
+def test_an_update_that_raises_leaves_no_run_folder(tmp_path, monkeypatch, capsys):
+    """A folder would contain the copy of the code, and a fix of the code would have no effect."""
+    monkeypatch.chdir(tmp_path)
+    code = "from purejaxppo import Learner\ndef learn(*args):\n    1 / 0\nmine = Learner(learn)\n"
+    Path("late.py").write_text(code)
+    assert train("cartpole.yaml", "--run_dir", "run", "--ppo.learner", "late.py:mine") == 2
+    error = capsys.readouterr().err
+    assert "ppo.learner = late.py:mine: line 3 of " in error and "ZeroDivisionError" in error
+    assert not Path("run").exists()
+
+
 def test_damaged_copies_get_a_one_sentence_error(other_folder, capsys):
     Path("run/code/files.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"files.json: the file was edited or is corrupt"):
