@@ -100,7 +100,7 @@ class Parts(NamedTuple):
     """Estimator of advantages and value targets."""
     before_epoch: ppo.BeforeEpoch | None
     """Batch of the next epoch; None: the same batch in all epochs."""
-    divergence: Callable[..., Array] | None
+    epoch_kl: Callable[..., Array] | None
     """(parts, agent, rollout, parameters) -> KL for early stopping; None: the mean of an epoch."""
     objective: Objective
     """Policy loss."""
@@ -268,7 +268,7 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
             loss=partial(minibatch_loss, parts, agent, value_stats, hp),
             psum=parts.shards.psum,
             before_epoch=before_epoch,
-            divergence=parts.divergence and partial(parts.divergence, parts, agent, rollout),
+            epoch_kl=parts.epoch_kl and partial(parts.epoch_kl, parts, agent, rollout),
             prepare=partial(read_minibatch, parts, rollout.stored),
             project=optimizers.projection(params, parts.policy.network.limits),
         ),

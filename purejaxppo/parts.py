@@ -95,7 +95,7 @@ def make_parts(
         collect=rollout.collect,
         advantages=make_advantages(settings, env.spec, policy.distribution),
         before_epoch=ppo.recompute_advantages if settings.recompute_advantages else None,
-        divergence=learner.episode_kl if settings.early_stop_unit == "episode" else None,
+        epoch_kl=learner.episode_kl if settings.early_stop_unit == "episode" else None,
         objective=objectives.make(settings),
         learner=make_learner(config),
     )

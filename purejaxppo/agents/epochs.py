@@ -49,7 +49,7 @@ def scan(
     return state, jax.vmap(unravel[0])(vectors)
 
 
-Divergence = Callable[[EpochState, Losses], Array]
+EpochKL = Callable[[EpochState, Losses], Array]
 """(state after an epoch, losses [M] of its gradient steps) -> KL divergence, a scalar."""
 
 
@@ -63,7 +63,7 @@ def mean_kl(state: EpochState, losses: Losses) -> Array:
     return jnp.mean(losses.approx_kl)
 
 
-def until_kl(limit: float, divergence: Divergence = mean_kl) -> Epochs:
+def until_kl(limit: float, epoch_kl: EpochKL = mean_kl) -> Epochs:
     """Return a function that runs epochs until the KL of an epoch exceeds `limit`.
 
     A skipped epoch takes no gradient steps. It takes almost no time, except under vmap, where
@@ -78,7 +78,7 @@ def until_kl(limit: float, divergence: Divergence = mean_kl) -> Epochs:
 
             def take(state: EpochState) -> tuple[EpochState, Losses, Array]:
                 state, losses = epoch(state, epoch_input)
-                return state, losses, divergence(state, losses) <= limit
+                return state, losses, epoch_kl(state, losses) <= limit
 
             def skip(state: EpochState) -> tuple[EpochState, Losses, Array]:
                 shapes = jax.eval_shape(epoch, state, epoch_input)[1]
@@ -94,6 +94,6 @@ def until_kl(limit: float, divergence: Divergence = mean_kl) -> Epochs:
     return run
 
 
-def make(config: PPOConfig, divergence: Divergence | None = None) -> Epochs:
+def make(config: PPOConfig, epoch_kl: EpochKL | None = None) -> Epochs:
     """Return the function that runs the epochs of an update: `until_kl` or `scan`."""
-    return until_kl(config.target_kl, divergence or mean_kl) if config.early_stop_kl else scan
+    return until_kl(config.target_kl, epoch_kl or mean_kl) if config.early_stop_kl else scan

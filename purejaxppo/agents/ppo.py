@@ -167,7 +167,7 @@ class Update(NamedTuple):
     """(params, batch) -> batch of the next epoch; None: the same batch in all epochs."""
     prepare: Callable[[Batch], Batch] = unchanged
     """Rows of a minibatch -> rows for the loss."""
-    divergence: Callable[[Params], Array] | None = None
+    epoch_kl: Callable[[Params], Array] | None = None
     """Parameters -> KL for early stopping after an epoch; None: the mean KL of the epoch."""
     project: Callable[[Array], Array] = unchanged
     """Flat parameters after a gradient step -> parameters within their limits."""
@@ -273,14 +273,14 @@ def update_epochs(
         step = partial(gradient_step, update, optimizer, hp, current)
         return epochs.scan(step, state, make_minibatches(current, key))
 
-    def divergence(state: GradientState, step_losses: Losses) -> Array:
+    def kl_of_state(state: GradientState, step_losses: Losses) -> Array:
         del step_losses
-        assert update.divergence is not None
-        return update.divergence(optimizer.unravel(state.flat))
+        assert update.epoch_kl is not None
+        return update.epoch_kl(optimizer.unravel(state.flat))
 
     state = GradientState(optimizers.flatten(params)[0], opt_state)
     keys, before_epoch = jax.random.split(key, config.num_epochs), update.before_epoch
-    run_epochs = epochs.make(config, update.divergence and divergence)
+    run_epochs = epochs.make(config, update.epoch_kl and kl_of_state)
     if before_epoch is None:  # one sum over shards normalises the minibatches of all epochs
         minibatches = jax.vmap(partial(make_minibatches, batch))(keys)
         state, step_losses = run_epochs(epoch, state, minibatches)
