@@ -127,7 +127,7 @@ REQUIRED = {
     "ppo.terms": (),
     "intrinsic.kind": "none",
 }
-"""Settings without which the update would ignore a part of the config."""
+"""Required settings; the update would ignore other values."""
 
 
 class Networks:
@@ -145,7 +145,7 @@ class Networks:
             section, _, field = name.partition(".")
             value = getattr(getattr(config, section), field)
             if value != needed:
-                raise ValueError(f"{name} = {value}: pathwise updates need {needed}.")
+                raise ValueError(f"{name} = {value}: pathwise updates need {name} = {needed}.")
         if config.ppo.learning_rate_schedule == "adaptive":
             raise ValueError(
                 "ppo.learning_rate_schedule = adaptive: pathwise updates need another schedule."
