@@ -247,7 +247,7 @@ def from_new_agent(parts: Parts, state: TrainState) -> TrainState:
 
     Args:
         parts: functions and objects of the run.
-        state: state of all shards and agents, with an agent that it has not trained.
+        state: state of all shards and agents, with a new agent.
     """
 
     def init(agent: AgentState, key: Key) -> tuple[OptState, Tree]:

@@ -2,11 +2,11 @@
 
 The teacher is an agent from a checkpoint. In the student's environments, either the student acts
 (DAgger, Ross et al. 2011, https://arxiv.org/abs/1011.0686, on the newest rollout only, as in
-rsl_rl) or the teacher (behavioural cloning, Pomerleau 1991). The student's loss is
-the negative log-likelihood of the teacher's actions for the observations of these rollouts, and its
-critic learns their returns. Minibatches, epochs and the optimiser are those of PPO. Teacher and
-student may have different networks, memories and distributions, and observe different entries of
-the same vector. Both recurrent carries follow the rollout.
+rsl_rl) or the teacher (behavioural cloning, Pomerleau 1991). The student's loss is the negative
+log-likelihood of the teacher's actions for the observations of these rollouts, and its critic
+learns their returns. Minibatches, epochs and the optimiser are those of PPO. Teacher and student
+may have different networks, memories and distributions, and observe different entries of the same
+vector. Both recurrent carries follow the rollout.
 """
 
 from collections.abc import Callable
