@@ -192,7 +192,7 @@ def test_two_shards_of_environments_learn_the_same_critic(pathwise):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"network.distribution": "gaussian"}, "gaussian: pathwise updates need tanh_gaussian"),
+        ({"network.distribution": "gaussian"}, "updates need network.distribution = tanh_gaussian"),
         ({"env.name": "gymnax/CartPole-v1"}, "need a Box of observations and a Box of actions"),
         ({"network.rnn": "gru"}, "pathwise updates need network.rnn = none"),
         ({"ppo.symmetry": "augment"}, "pathwise updates need ppo.symmetry = none"),
