@@ -220,9 +220,12 @@ RATE_STATE = optax.GradientTransformation(
 
 
 def limited(factor: Array, rate: Array, low: float, high: float) -> Array:
-    """Clip a factor of a step size, so that their product is in [low, high]; 0 stays 0."""
-    size = jnp.where(rate > 0, rate, 1.0)
-    return jnp.clip(factor, low / size, high / size)
+    """Clip a factor of a step size, so that their product is in [low, high].
+
+    A step size below `low`, as in a warm-up, is not raised: the factor outlives it.
+    """
+    size = jnp.maximum(rate, jnp.finfo(jnp.float32).tiny)
+    return jnp.clip(factor, jnp.minimum(low / size, 1.0), high / size)
 
 
 def adapted(factor: Array, kl: Array, target_kl: float) -> Array:

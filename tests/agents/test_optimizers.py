@@ -117,6 +117,16 @@ def test_adaptive_rate_stays_within_its_limits(params, kls, rate, limits, expect
     np.testing.assert_allclose(rate_after(params, kls, rate, **limits), expected, rtol=1e-5)
 
 
+def test_a_warm_up_does_not_change_the_rate_after_it(params):
+    """The KL is always on target. The first rate, 3e-7, is below min_learning_rate."""
+    settings = {"learning_rate_schedule": "adaptive", "target_kl": 0.02}
+    optimizer = optimizers.make(PPOConfig(**settings), params)
+    state = optimizer.init(optimizers.flatten(params)[0])
+    for rate in jnp.array([0.0, 3e-7, 1e-5, 3e-4]):
+        np.testing.assert_allclose(optimizer.rate(state, rate), rate)
+        state = optimizer.adapt(state, rate, jnp.float32(0.02))
+
+
 def test_epochs_stop_after_one_that_exceeds_the_kl_limit():
     divergence = jnp.array([0.001, 0.03, 0.001, 0.001])
 
