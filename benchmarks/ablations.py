@@ -215,17 +215,18 @@ def compare(rows: list[harness.Row], stage: str, option: str) -> tuple[float, fl
 
 
 def scores(rows: list[harness.Row], stage: str, option: str) -> dict[str, np.ndarray]:
-    """Return the normalised scores of the seeds of each task."""
+    """Return the normalised scores of the seeds of each task, without rows of older settings."""
     path = harness.RESULTS / "random_returns.jsonl"
     random = {row["config"]: row["return_mean"] for row in harness.read_rows(path)}
     rows = [row for row in rows if row["stage"] == stage]
-    mean = {row["task"]: np.mean(row["last"]) for row in rows if row["option"] == DEFAULT}
-    return {
-        row["task"]: (np.array(row["last"]) - random[row["task"]])
-        / (mean[row["task"]] - random[row["task"]])
-        for row in rows
-        if row["option"] == option and row["task"] in mean
-    }
+    defaults = {(x["task"], x["settings"]): x["last"] for x in rows if x["option"] == DEFAULT}
+    found = {}
+    for row in rows:
+        task, last = row["task"], defaults.get((row["task"], row["settings"]))
+        if row["option"] == option and last is not None:
+            scale = np.mean(last) - random[task]
+            found[task] = (np.array(row["last"]) - random[task]) / scale
+    return found
 
 
 def draw(rows: list[harness.Row]) -> None:

@@ -129,6 +129,9 @@ def test_gains_of_options_are_normalised_by_the_random_policy_and_the_default(mo
         {"stage": "finals", "task": "a", "option": "ppo.gamma=1", "last": [0.0, 0.0]},
         {"stage": "screen", "task": "b", "option": "ppo.gamma=1", "last": [7.0]},
     ]
+    rows = [row | {"settings": "new"} for row in rows]
+    older = {"stage": "screen", "task": "a", "option": "ppo.gamma=0.9", "last": [300.0] * 2}
+    assert not ablations.scores([*rows, older | {"settings": "old"}], "screen", "ppo.gamma=0.9")
     # The default's mean is 100, 200 above the random policy.
     (scores,) = ablations.scores(rows, "screen", "ppo.gamma=1").values()
     np.testing.assert_allclose(scores, [1.2, 1.4])
