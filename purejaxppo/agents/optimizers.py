@@ -224,7 +224,7 @@ def limited(factor: Array, rate: Array, low: float, high: float) -> Array:
 
     A step size below `low`, as in a warm-up, is not raised: the factor outlives it.
     """
-    size = jnp.maximum(rate, jnp.finfo(jnp.float32).tiny)
+    size = jnp.maximum(rate, 1e-30)  # a step size of 0 stays 0
     return jnp.clip(factor, jnp.minimum(low / size, 1.0), high / size)
 
 
