@@ -220,13 +220,13 @@ def scores(rows: list[harness.Row], stage: str, option: str) -> dict[str, np.nda
     random = {row["config"]: row["return_mean"] for row in harness.read_rows(path)}
     rows = [row for row in rows if row["stage"] == stage]
     defaults = {(x["task"], x["settings"]): x["last"] for x in rows if x["option"] == DEFAULT}
-    found = {}
+    by_task = {}
     for row in rows:
         task, last = row["task"], defaults.get((row["task"], row["settings"]))
         if row["option"] == option and last is not None:
             scale = np.mean(last) - random[task]
-            found[task] = (np.array(row["last"]) - random[task]) / scale
-    return found
+            by_task[task] = (np.array(row["last"]) - random[task]) / scale
+    return by_task
 
 
 def draw(rows: list[harness.Row]) -> None:

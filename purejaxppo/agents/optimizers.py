@@ -222,7 +222,7 @@ RATE_STATE = optax.GradientTransformation(
 def limited(factor: Array, rate: Array, low: float, high: float) -> Array:
     """Clip a factor of a step size, so that their product is in [low, high].
 
-    A step size below `low`, as in a warm-up, is not raised: the factor outlives it.
+    A step size below `low` is not raised: after a warm-up, the factor would still be too large.
     """
     size = jnp.maximum(rate, 1e-30)  # a step size of 0 stays 0
     return jnp.clip(factor, jnp.minimum(low / size, 1.0), high / size)
