@@ -110,17 +110,36 @@ def main() -> None:
     elif args.cost:
         print(cost(args.cost, args.options[0], args))
     else:
+        try:
+            check(args)
+        except ValueError as error:
+            parser.error(str(error))
         screen(args)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise ValueError for an option that is invalid, or that changes no task."""
+    for option in args.options:
+        if not tasks_of(args, option):
+            raise ValueError(
+                f"option {option!r}: equal to the configs of {', '.join(args.tasks)}, or not for "
+                f"them."
+            )
+
+
+def tasks_of(args: argparse.Namespace, option: str) -> list[str]:
+    """Return the tasks on which an option differs from the config."""
+    tasks = OPTIONS.get(option) or args.tasks
+    return [task for task in tasks if task in args.tasks and changes(task, option)]
 
 
 def screen(args: argparse.Namespace) -> None:
     """Run the missing combinations of options and tasks, and draw the comparison."""
     stage = "finals" if args.finals else "screen"
     for option in args.options or OPTIONS:
-        for task in OPTIONS.get(option) or args.tasks:
-            if task in args.tasks and changes(task, option):
-                for variant in (DEFAULT, option):
-                    run_missing(args, stage, task, variant)
+        for task in tasks_of(args, option):
+            for variant in (DEFAULT, option):
+                run_missing(args, stage, task, variant)
         report(args, stage, option)
     if not args.toy:
         draw(harness.read_rows(args.results))
@@ -128,7 +147,9 @@ def screen(args: argparse.Namespace) -> None:
 
 def settings_of(option: str) -> dict[str, Any]:
     """Return the settings of an option such as "ppo.objective=spo ppo.gamma=0.9" by name."""
-    pairs = (word.partition("=") for word in option.split())
+    pairs = [word.partition("=") for word in option.split()]
+    if not all(name and equal for name, equal, _ in pairs):
+        raise ValueError(f"option {option!r}: must be NAME=VALUE, or several in quotes.")
     return {name: yaml.safe_load(value) for name, _, value in pairs}
 
 

@@ -329,6 +329,8 @@ def step_multipliers(networks, learner, losses, hp):
 
 def make(**settings):
     """Return the update for `ppo.learner`, with other `Settings`."""
+    for name in settings.keys() - set(Settings._fields):
+        raise ValueError(f"{name}: unknown setting. Settings: {', '.join(Settings._fields)}.")
     chosen = Settings(**settings)
     figures = "losses/temperature", "losses/kl_weight", CLIPPED
     return Learner(partial(learn, chosen), partial(init, chosen), lambda parts: figures)
@@ -393,11 +395,28 @@ def main():
     parser.add_argument("--set", nargs="*", default=[], help="NAME=JSON for pathwise updates")
     parser.add_argument("--rows", default="pathwise.jsonl", help="results so far; resumes there")
     args = parser.parse_args()
+    try:
+        compare(args)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def value_of(pair):
+    """Return (name, value) of NAME=JSON."""
+    name, _, value = pair.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        raise ValueError(f"--set {pair}: must be NAME=JSON, such as limit=2.5.") from None
+
+
+def compare(args):
+    """Train what is missing, and print the table after each config."""
     path, done = Path(args.rows), []
     if path.is_file():
         done = [json.loads(line) for line in path.read_text().splitlines()]
     seeds = list(range(args.first_seed, args.first_seed + args.seeds))
-    flags = {name: json.loads(value) for name, _, value in (x.partition("=") for x in args.set)}
+    flags = dict(map(value_of, args.set))
     learner = make(**{name: flags[name] for name in flags if "." not in name})
     changes = CHANGES | {"ppo.learner": learner} | {k: flags[k] for k in flags if "." in k}
     rows = []

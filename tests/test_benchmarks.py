@@ -161,6 +161,25 @@ def test_finished_runs_of_a_comparison_are_not_repeated(tmp_path, monkeypatch, c
     assert drawn == [rows] and "ppo.gamma=0.9: -" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("ppo.objective", "option 'ppo.objective': must be NAME=VALUE"),
+        ("=spo", "must be NAME=VALUE"),
+        ("ppo.objectiv=spo", "ppo.objectiv: unknown key. Did you mean ppo.objective?"),
+        ("ppo.objective=clip", "option 'ppo.objective=clip': equal to the configs"),
+    ],
+)
+def test_an_invalid_option_of_the_ablations_gets_a_one_sentence_error(
+    monkeypatch, capsys, option, message
+):
+    ablations = load("ablations", monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["ablations.py", option])
+    with pytest.raises(SystemExit) as caught:
+        ablations.main()
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
 @pytest.mark.toy
 def test_options_change_the_configs_of_all_their_tasks(monkeypatch):
     ablations = load("ablations", monkeypatch)

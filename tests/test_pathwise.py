@@ -249,3 +249,22 @@ def test_the_pathwise_comparison_prints_a_table_and_resumes(
     assert "| pendulum.yaml | ppo | 40,000 |" in table and "| pathwise | 40,000 |" in table
     pathwise.main()
     assert rows.read_text() == first and capsys.readouterr().out == table
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--set", "num_bns=11"], "num_bns: unknown setting. Settings: num_bins, limit,"),
+        (["--set", "network.activation=relu"], "--set network.activation=relu: must be NAME=JSON"),
+        (["--set", "ppo.foo=1"], "ppo.foo: unknown key"),
+        (["--config", "none.yaml"], "none.yaml"),
+    ],
+)
+def test_invalid_flags_of_the_comparison_get_a_one_sentence_error(
+    pathwise, monkeypatch, tmp_path, capsys, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pathwise.py", *flags])
+    with pytest.raises(SystemExit) as caught:
+        pathwise.main()
+    assert caught.value.code == 2 and message in capsys.readouterr().err
