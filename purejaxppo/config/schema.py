@@ -291,7 +291,8 @@ class PPOConfig(Section):
     updates near ppo.target_kl, between ppo.min_learning_rate and ppo.max_learning_rate (Rudin et
     al. 2022). file.py:function: a custom function from the progress, 0 to 1, to a factor."""
     min_learning_rate: float = setting(1e-5, above=0, needs="ppo.learning_rate_schedule = adaptive")
-    """Smallest learning rate of the adaptive schedule."""
+    """Smallest learning rate of the adaptive schedule. A smaller ppo.learning_rate, also in the
+    warmup, is not raised to it."""
     max_learning_rate: float = setting(1e-2, above=0, needs="ppo.learning_rate_schedule = adaptive")
     """Largest learning rate of the adaptive schedule."""
     learning_rate_warmup: float = setting(0.0, low=0, high=1)
