@@ -60,7 +60,8 @@ def mean_kl(state: EpochState, losses: Losses) -> Array:
     of 1.5.
     """
     del state
-    return jnp.mean(losses.approx_kl)
+    taken = losses.epochs > 0  # others had no valid rows, or a gradient that is not finite
+    return jnp.sum(losses.approx_kl, where=taken) / jnp.maximum(jnp.sum(taken), 1)
 
 
 def until_kl(limit: float, epoch_kl: EpochKL = mean_kl) -> Epochs:

@@ -127,6 +127,14 @@ def test_a_warm_up_does_not_change_the_rate_after_it(params):
         state = optimizer.adapt(state, rate, jnp.float32(0.02))
 
 
+def test_the_kl_of_an_epoch_is_the_mean_over_the_gradient_steps_taken():
+    """Minibatches 0 and 3 have no valid rows, and the gradient of 4 is not finite."""
+    parts = Losses._make([jnp.zeros(5)] * len(Losses._fields))
+    taken, kl = jnp.array([0.0, 1, 1, 0, 0]), jnp.array([0.0, 0.03, 0.05, 0.0, np.nan])
+    found = epochs.mean_kl(None, parts._replace(epochs=taken, approx_kl=kl))
+    np.testing.assert_allclose(found, 0.04, rtol=1e-6)
+
+
 def test_epochs_stop_after_one_that_exceeds_the_kl_limit():
     divergence = jnp.array([0.001, 0.03, 0.001, 0.001])
 
