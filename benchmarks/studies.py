@@ -37,6 +37,7 @@ CRITIC_SEES = (
     f"{PENDULUM} {HIDDEN} --env.privileged_obs --network.rnn gru --network.actor_keys obs "
     "--ppo.shuffle trajectories --ppo.bptt_length 16"
 )
+TAUGHT = "--pretrain.teacher TEACHER --pretrain.updates 20"
 SPREAD = "--env.options global_state true --network.actor_keys agent obs"
 
 
@@ -85,11 +86,15 @@ STUDIES = {
         "cartpole.yaml", 150_000, "", {"continue": "", "reset": "--ppo.reset_each_rollout"}
     ),
     "teacher": Study(
-        "cartpole.yaml",
-        50_000,
-        "",
-        {"none": "", "imitated": "--pretrain.teacher TEACHER --pretrain.updates 20"},
-        teacher="--total_timesteps 150000",
+        "cartpole_hidden.yaml",
+        100_000,
+        "--eval.interval 20000",
+        {
+            "none": "",
+            "teacher acts": f"{TAUGHT} --pretrain.actor teacher",
+            "student acts": TAUGHT,
+        },
+        teacher="--env.obs_indices --network.rnn none --total_timesteps 300000",
     ),
     "many agents": Study(
         "particles_spread.yaml",
