@@ -53,6 +53,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.learning_rate_schedule=adaptive": (),
     "ppo.learning_rate_schedule=constant": (),
     "ppo.early_stop_kl=true": (),
+    "ppo.early_stop_kl=true ppo.early_stop_unit=episode ppo.target_kl=1": (),
     "ppo.objective=spo": (),
     "ppo.optimizer=muon": (),
     "ppo.critic=popart": (),
@@ -77,8 +78,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.clip_bootstrap=observed": (),
     "ppo.critic=symlog": (),
     "ppo.learning_rate_warmup=0.1": (),
-    "ppo.symmetry=augment": ("cartpole_swingup.yaml",),
-    "ppo.symmetry=loss": ("cartpole_swingup.yaml",),
+    "ppo.symmetry=augment": ("lunarlander.yaml", "cartpole_swingup.yaml"),
+    "ppo.symmetry=loss": ("lunarlander.yaml", "cartpole_swingup.yaml"),
     "ppo.normalize_reward=true": ("minatar_breakout.yaml", "minatar_asterix.yaml"),
 }
 """Settings that differ from the config -> tasks; (): all. The most promising come first."""
