@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,21 +218,29 @@ def report(args: argparse.Namespace, stage: str, option: str) -> None:
     """Print the comparison of an option."""
     if args.toy:
         return
-    result = compare(harness.read_rows(args.results), stage, option)
+    result = compare(harness.read_rows(args.results), stage, option, tasks_of(args, option))
     if result:
         gain, low, high = (100 * x for x in result)
         print(f"{stage}: {option}: {gain:+.1f} % ({low:+.1f} to {high:+.1f} %)", flush=True)
 
 
-def compare(rows: list[harness.Row], stage: str, option: str) -> tuple[float, float, float] | None:
-    """Return the gain of an option with its 95 % interval, or None without rows.
+def compare(
+    rows: list[harness.Row], stage: str, option: str, tasks: Sequence[str] = ()
+) -> tuple[float, float, float] | None:
+    """Return the gain of an option with its 95 % interval, or None if a task is not measured.
 
     The gain is the interquartile mean (IQM) of its scores minus the IQM of the default's. Scores
     are normalised: 0 is a random policy and 1 the mean of the default. Tasks have equal weight.
+
+    Args:
+        rows: stored rows.
+        stage: see `STAGES`.
+        option: settings that differ from the config.
+        tasks: configs; all tasks of the option by default.
     """
     with_option, default = scores(rows, stage, option), scores(rows, stage, DEFAULT)
-    tasks = [task for task in with_option if task in default]
-    if not tasks:
+    tasks = tasks or OPTIONS.get(option) or [task for task in TASKS if changes(task, option)]
+    if not tasks or not all(task in with_option for task in tasks):
         return None
     return harness.iqm_interval([with_option[t] for t in tasks], [default[t] for t in tasks])
 

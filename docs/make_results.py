@@ -386,21 +386,20 @@ def ablations() -> list[str]:
     """Tabulate the gain of each option, the largest first; finals before screenings."""
     rows = read("ablations")
     lines: list[str] = []
+    measured: set[str] = set()
     for stage, title in (("finals", "at equal CPU seconds"), ("screen", "at equal steps")):
         alike = [row for row in rows if row["stage"] == stage]
         results = {
             row["option"]: ablation_benchmark.compare(rows, stage, row["option"]) for row in alike
         }
-        ordered = sorted(
-            (x, o) for o, x in results.items() if o != ablation_benchmark.DEFAULT and x
-        )
+        ordered = sorted((result, option) for option, result in results.items() if result)
+        measured |= {option for _, option in ordered}
         if ordered:
             names = [label(task) for task in ablation_benchmark.TASKS]
             lines += ["", f"**{len(ablation_benchmark.STAGES[stage])} seeds, {title}**:"]
             costs = ["CPU seconds per step"] if stage == "finals" else []
             cells = [option_cells(alike, *pair) for pair in reversed(ordered)]
             lines += markdown(["option", *names, *costs, "gain", "result"], cells)
-    measured = {row["option"] for row in rows}
     missing = [f"`{option}`" for option in ablation_benchmark.OPTIONS if option not in measured]
     picture = ["![Gains of options](pictures/ablations.png)"] if lines else []
     text = [f"Not measured yet: {', '.join(missing)}."] if missing else []

@@ -135,11 +135,12 @@ def test_gains_of_options_are_normalised_by_the_random_policy_and_the_default(mo
     # The default's mean is 100, 200 above the random policy.
     (scores,) = ablations.scores(rows, "screen", "ppo.gamma=1").values()
     np.testing.assert_allclose(scores, [1.2, 1.4])
-    gain, low, high = ablations.compare(rows, "screen", "ppo.gamma=1")
+    gain, low, high = ablations.compare(rows, "screen", "ppo.gamma=1", ["a"])
     assert gain == pytest.approx(0.3)
     # The largest and smallest means of two draws: 1.4 - 0.95 and 1.2 - 1.05.
     assert (low, high) == pytest.approx((0.15, 0.45))
-    assert ablations.compare(rows, "finals", "ppo.gamma=1") is None
+    assert ablations.compare(rows, "finals", "ppo.gamma=1", ["a"]) is None
+    assert ablations.compare(rows, "screen", "ppo.gamma=1", ["a", "b"]) is None
 
 
 @pytest.mark.toy
