@@ -119,7 +119,8 @@ def check_discount(config: Config, spec: EnvSpec) -> None:
     if config.ppo.discount == "tick" and not spec.absent and TICKS not in dict(spec.metrics):
         raise ValueError(
             f"ppo.discount = tick: agents of {config.env.name} decide at every step, and it has no "
-            f"metric {TICKS!r} with the game time of a step. Use ppo.discount = decision."
+            f"metric {TICKS!r} with the game time of a step. Declare this metric, or use "
+            f"ppo.discount = decision."
         )
 
 

@@ -49,9 +49,11 @@ def with_lists(config: Config, spec: EnvSpaces) -> Config:
     instead = "Set env.mirror_obs and env.mirror_action"
     lists = table().get(str(env.name))
     if lists is None:
+        family = str(env.name).partition("/")[0]
+        tasks = ", ".join(name for name in table() if name.startswith(f"{family}/"))
         raise ValueError(
-            f"{symmetry}: {env.name} has no built-in mirror lists. {instead}. Tasks with lists: "
-            f"{', '.join(table())}."
+            f"{symmetry}: {env.name} has no built-in mirror lists. {instead}. Tasks of {family}/ "
+            f"with lists: {tasks or 'none'}."
         )
     if env.obs_indices or env.wrappers:
         changed = "env.obs_indices" if env.obs_indices else "env.wrappers"
