@@ -460,15 +460,15 @@ def test_stream_numbers_are_unique_and_differ_from_those_of_a_split():
 
 
 def test_metrics_include_those_of_critic_and_learning_rate(make_config):
-    parts = make_parts(
-        make_config(ppo={"critic": "hl_gauss", "learning_rate_schedule": "adaptive", "gamma": 0.0})
-    )
+    adaptive = {"learning_rate_schedule": "adaptive", "target_kl": 1e-9, "ent_coef": 0.1}
+    parts = make_parts(make_config(ppo={"critic": "hl_gauss", "gamma": 0.0, **adaptive}))
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     step = jax.jit(partial(learner.train_step, parts))
     state, metrics = step(state, make_hyperparams(parts.config))
     assert set(metrics.extras) == set(parts.metric_names)
     assert metrics.extras[critics.CLIPPED] == 0
-    assert metrics.extras[optimizers.RATE_FACTOR] == state.opt_state[-1] != 1
+    assert metrics.extras[optimizers.RATE_FACTOR] == state.opt_state[-1]
+    assert state.opt_state[-1] == pytest.approx(1 / 1.5)  # the KL is above 2e-9
     batch = ppo.Batch(*[None] * len(ppo.Batch._fields))._replace(
         target=jnp.array([1e7, 3.0, -1e9, 1e9]), valid=jnp.array([True, True, True, False])
     )

@@ -133,7 +133,8 @@ class Lines(ppo.Logger):
 
 
 def change(parts: ppo.Parts) -> ppo.Parts:
-    return parts._replace(objective=parts.objective)
+    update = ppo.Learner(parts.learner.learn, figures=parts.learner.figures)
+    return parts._replace(objective=parts.objective, learner=update)
 
 
 TASK: ppo.Task = Walk()
