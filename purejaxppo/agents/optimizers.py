@@ -59,9 +59,9 @@ class Optimizer(NamedTuple):
     """(gradient [P], state, parameters [P]) -> (updates [P], state after the step)."""
     unravel: Callable[[Array], Params]
     """Parameters [P] -> parameter tree."""
-    rate: Callable[[OptState, Array], Array]
+    rate: Callable[[OptState, Array], Array] = lambda state, rate: rate
     """(state, step size of the schedule) -> step size of the gradient steps of an update."""
-    adapt: Callable[[OptState, Array, Array], OptState]
+    adapt: Callable[[OptState, Array, Array], OptState] = lambda state, rate, kl: state
     """(state, step size of the schedule, mean KL of an update) -> state for the next update."""
 
 
@@ -91,9 +91,7 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
         transforms.append(RATE_STATE)
     chain = transforms[0] if len(transforms) == 1 else optax.chain(*transforms)
     if not adaptive:
-        return Optimizer(
-            chain.init, chain.update, unravel, lambda state, rate: rate, lambda state, *_: state
-        )
+        return Optimizer(chain.init, chain.update, unravel)
     limits = config.min_learning_rate, config.max_learning_rate
 
     def scaled(state: OptState, rate: Array) -> Array:
