@@ -83,6 +83,7 @@ def test_a_build_that_cancels_its_call_is_gone(server, threads):
         assert server.receive(10.0) == b"first"
         with pytest.raises(grpc.RpcError, match="Deadline Exceeded"):
             answer.result()
+        time.sleep(1.0)  # the service sees the end of the call after the client
         server.reply(b"too late")
         with pytest.raises(CallCancelled):
             server.receive(10.0)
