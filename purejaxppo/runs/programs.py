@@ -16,7 +16,9 @@ from purejaxppo import streams
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
 from purejaxppo.config import tracing
-from purejaxppo.config.schema import Config
+from purejaxppo.config.checks import settings
+from purejaxppo.config.references import is_reference
+from purejaxppo.config.schema import Config, is_list
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.learner import Parts
@@ -162,21 +164,28 @@ class Programs:
         """Return the shapes of the state, which are enough to compile."""
         return self._init.eval_shape(self.key, self._ids)
 
-    def check_learner(self) -> None:
-        """Trace a custom update (`ppo.learner`).
+    def check_custom_code(self) -> None:
+        """Trace the training program if the config names custom code of its update.
 
         Raises:
-            ValueError: its code raises an error; the message has the line.
+            ValueError: the code raises an error; the message has the line.
         """
-        name = self.setup.config.ppo.learner
-        if name == "ppo":
+        config = self.setup.config
+        code = [
+            f"{name} = {ref}"
+            for name, metadata, value in settings(config)
+            if metadata.get("code") and name.startswith(("network.", "ppo.", "intrinsic."))
+            for ref in (value if is_list(value) else (value,))
+            if is_reference(ref)
+        ]
+        if not code:
             return
         try:
             state = self.abstract_state()
-            if not self.setup.config.asynchronous:
+            if not config.asynchronous:
                 jax.eval_shape(self.functions.train, state, self.hp, np.int32(1))
         except Exception as error:
-            raise ValueError(f"ppo.learner = {name}: {tracing.reason(error)}.") from error
+            raise ValueError(f"{', '.join(code)}: {tracing.reason(error)}.") from error
 
     def wait(self) -> None:
         """Wait for the rollout that an asynchronous run collects in the background."""

@@ -170,9 +170,10 @@ def check_start(programs: Programs) -> None:
     """Check the update of a new run, and the agent that it starts from, or its teacher.
 
     Raises:
-        ValueError: see `Programs.check_learner`, `warm_start.load` and `pretraining.load_teacher`.
+        ValueError: see `Programs.check_custom_code`, `warm_start.load` and
+            `pretraining.load_teacher`.
     """
-    programs.check_learner()
+    programs.check_custom_code()
     if programs.setup.config.pretrain.teacher:
         pretraining.load_teacher(programs.setup.config, programs.parts.policy)
     if warm_start.is_set(programs.setup):

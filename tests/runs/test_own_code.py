@@ -123,15 +123,31 @@ def test_a_run_resumed_elsewhere_equals_an_uninterrupted_run(trained, other_fold
     assert_same_bits(final_state("run")[0], final_state(trained / "run")[0])
 
 
+LATE = {
+    "ppo.learner": """from purejaxppo import Learner
+def learn(*args):
+    1 / 0
+mine = Learner(learn)
+""",
+    "network.torso": """from flax import linen as nn
+class mine(nn.Module):
+    config: object
+    def __call__(self, x):
+        return x * (1 // (len(x) < 100))  # rows of one step, but not of a minibatch
+""",
+}
+"""Setting -> custom code that raises an error only in training."""
+
+
 @pytest.mark.toy
-def test_an_update_that_raises_leaves_no_run_folder(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("setting", LATE)
+def test_code_that_raises_in_training_leaves_no_run_folder(setting, tmp_path, monkeypatch, capsys):
     """A folder would contain the copy of the code, and a fix of the code would have no effect."""
     monkeypatch.chdir(tmp_path)
-    code = "from purejaxppo import Learner\ndef learn(*args):\n    1 / 0\nmine = Learner(learn)\n"
-    Path("late.py").write_text(code)
-    assert train("cartpole.yaml", "--run_dir", "run", "--ppo.learner", "late.py:mine") == 2
+    Path("late.py").write_text(LATE[setting])
+    assert train("cartpole.yaml", "--run_dir", "run", f"--{setting}", "late.py:mine") == 2
     error = capsys.readouterr().err
-    assert "ppo.learner = late.py:mine: line 3 of " in error and "ZeroDivisionError" in error
+    assert f"{setting} = late.py:mine: line " in error and "ZeroDivisionError" in error
     assert not Path("run").exists()
 
 
