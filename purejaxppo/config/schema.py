@@ -309,6 +309,10 @@ class PPOConfig(Section):
     biases and scales."""
     gamma: float = setting(0.99, low=0, high=1, tunable=True)
     """Discount factor per step, see ppo.discount."""
+    gamma_schedule: Schedule = setting("constant", code=True)
+    """Schedule of 1 - ppo.gamma; values as for ppo.learning_rate_schedule. linear: the discount
+    rises to 1. A small gamma at the start learns faster; a larger one at the end counts falls and
+    other events far ahead."""
     discount: Literal["decision", "tick"] = "decision"
     """Unit of time of ppo.gamma. decision: once per step of the agent. tick: gamma to the power of
     the game's ticks until the next decision, for agents that decide at irregular times (Sutton et

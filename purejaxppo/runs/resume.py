@@ -114,20 +114,17 @@ def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bo
     """
     intervals = [Intervals(config, sparse=sparse) for config in (old, new)]
     before, after = (min(every.done(progress) / every.total, 1.0) for every in intervals)
-    ppo = new.ppo
-    scheduled = {
-        "learning_rate": (ppo.learning_rate_schedule, ppo.learning_rate_warmup),
-        "clip_eps": (ppo.clip_schedule, 0.0),
-        "ent_coef": (ppo.ent_schedule, 0.0),
-        "intrinsic_coef": (ppo.intrinsic_schedule, 0.0),
-    }
-    moved = [f"env.curriculum's {name}" for name in new.env.curriculum] * (before != after)
-    for name, (kind, warmup) in scheduled.items():
-        value = getattr(ppo, name) * (name != "intrinsic_coef" or new.intrinsic.kind != "none")
-        old_value, new_value = (
-            value * float(schedules.factor(kind, done, warmup, 1 / config.num_updates))
-            for done, config in ((before, old), (after, new))
+    old_hp, new_hp = (
+        schedules.scheduled(
+            schedules.hyperparams_of(new.ppo, config.num_updates), new.ppo, done * config.num_updates
         )
+        for done, config in ((before, old), (after, new))
+    )
+    moved = [f"env.curriculum's {name}" for name in new.env.curriculum] * (before != after)
+    names = ["learning_rate", "gamma", "clip_eps", "ent_coef"]
+    names += ["intrinsic_coef"] * (new.intrinsic.kind != "none")
+    for name in names:
+        old_value, new_value = (float(getattr(hp, name)) for hp in (old_hp, new_hp))
         if old_value != new_value:
             moved.append(f"ppo.{name} from {old_value:.3g} to {new_value:.3g}")
     if not moved:
