@@ -117,6 +117,17 @@ def test_linear_schedules_fall_to_zero_and_constant_schedules_stay_constant():
     )
 
 
+@pytest.mark.toy
+def test_a_linear_schedule_of_gamma_doubles_the_horizon_at_half_time():
+    config = PPOConfig(gamma=0.99, gamma_schedule="linear")
+    hp = hyperparams(config, 10)
+    # 1 / (1 - gamma) is 100 steps at the start and 200 at half time.
+    gammas = [schedules.scheduled(hp, config, update).gamma for update in (0, 5, 10)]
+    np.testing.assert_allclose(gammas, [0.99, 0.995, 1.0], rtol=1e-6)
+    constant = schedules.scheduled(hp, replace(config, gamma_schedule="constant"), 5)
+    assert constant.gamma == hp.gamma
+
+
 @pytest.fixture
 def three_rows():
     """Return outputs and batch of two valid rows and an invalid one."""
