@@ -108,7 +108,7 @@ def check(config: PPOConfig) -> None:
             extensions.load_function(*args, expected=zero, field=field, finite=True)
 
 
-def scheduled(hp: Hyperparams, config: PPOConfig, update: Array) -> Hyperparams:
+def scheduled(hp: Hyperparams, config: PPOConfig, update: Scalar) -> Hyperparams:
     """Return the hyperparameters of an update: each one multiplied by its schedule.
 
     The schedule of gamma multiplies 1 - gamma.

@@ -311,8 +311,8 @@ class PPOConfig(Section):
     """Discount factor per step, see ppo.discount."""
     gamma_schedule: Schedule = setting("constant", code=True)
     """Schedule of 1 - ppo.gamma; values as for ppo.learning_rate_schedule. linear: the discount
-    rises to 1. A small gamma at the start learns faster; a larger one at the end counts falls and
-    other events far ahead."""
+    rises to 1. A short horizon at the start learns faster, and a long one at the end counts what
+    happens far ahead, such as falls (François-Lavet et al. 2015)."""
     discount: Literal["decision", "tick"] = "decision"
     """Unit of time of ppo.gamma. decision: once per step of the agent. tick: gamma to the power of
     the game's ticks until the next decision, for agents that decide at irregular times (Sutton et

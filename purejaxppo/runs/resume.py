@@ -116,7 +116,9 @@ def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bo
     before, after = (min(every.done(progress) / every.total, 1.0) for every in intervals)
     old_hp, new_hp = (
         schedules.scheduled(
-            schedules.hyperparams_of(new.ppo, config.num_updates), new.ppo, done * config.num_updates
+            schedules.hyperparams_of(new.ppo, config.num_updates),
+            new.ppo,
+            done * config.num_updates,
         )
         for done, config in ((before, old), (after, new))
     )
