@@ -100,7 +100,7 @@ def check(config: PPOConfig) -> None:
         ValueError: a schedule cannot be loaded, or does not map a number to a number.
     """
     zero = jnp.zeros(())
-    for name in ("learning_rate", "gamma", "clip", "ent", "intrinsic"):
+    for name in ("learning_rate", "clip", "ent", "intrinsic"):
         field = f"ppo.{name}_schedule"
         kind = getattr(config, f"{name}_schedule")
         if kind not in SCHEDULES:
@@ -111,7 +111,7 @@ def check(config: PPOConfig) -> None:
 def scheduled(hp: Hyperparams, config: PPOConfig, update: Scalar) -> Hyperparams:
     """Return the hyperparameters of an update: each one multiplied by its schedule.
 
-    The schedule of gamma multiplies 1 - gamma.
+    gamma changes linearly to `ppo.final_gamma`.
 
     Args:
         hp: hyperparameters before their schedules are applied.
@@ -121,8 +121,8 @@ def scheduled(hp: Hyperparams, config: PPOConfig, update: Scalar) -> Hyperparams
     progress, stride = update / hp.total_updates, 1.0 / hp.total_updates
     warmup = config.learning_rate_warmup
     rate = factor(config.learning_rate_schedule, progress, warmup, stride)
-    if config.gamma_schedule != "constant":
-        hp = hp._replace(gamma=1.0 - (1.0 - hp.gamma) * factor(config.gamma_schedule, progress))
+    if config.final_gamma:
+        hp = hp._replace(gamma=hp.gamma + (config.final_gamma - hp.gamma) * progress)
     return hp._replace(
         learning_rate=hp.learning_rate * rate,
         clip_eps=hp.clip_eps * factor(config.clip_schedule, progress),

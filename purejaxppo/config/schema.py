@@ -309,10 +309,10 @@ class PPOConfig(Section):
     biases and scales."""
     gamma: float = setting(0.99, low=0, high=1, tunable=True)
     """Discount factor per step, see ppo.discount."""
-    gamma_schedule: Schedule = setting("constant", code=True)
-    """Schedule of 1 - ppo.gamma; values as for ppo.learning_rate_schedule. linear: the discount
-    rises to 1. A short horizon at the start learns faster, and a long one at the end counts what
-    happens far ahead, such as falls (François-Lavet et al. 2015)."""
+    final_gamma: float = setting(0.0, low=0, high=1)
+    """Discount at the end of the run, to which ppo.gamma changes linearly; 0: constant. With a
+    short horizon the agent learns faster at first. With a longer one, it then takes account of what
+    happens later, such as falls (François-Lavet et al. 2015)."""
     discount: Literal["decision", "tick"] = "decision"
     """Unit of time of ppo.gamma. decision: once per step of the agent. tick: gamma to the power of
     the game's ticks until the next decision, for agents that decide at irregular times (Sutton et

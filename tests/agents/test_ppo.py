@@ -118,14 +118,12 @@ def test_linear_schedules_fall_to_zero_and_constant_schedules_stay_constant():
 
 
 @pytest.mark.toy
-def test_a_linear_schedule_of_gamma_doubles_the_horizon_at_half_time():
-    config = PPOConfig(gamma=0.99, gamma_schedule="linear")
+def test_gamma_changes_linearly_to_its_final_value():
+    config = PPOConfig(gamma=0.99, final_gamma=0.998)
     hp = hyperparams(config, 10)
-    # 1 / (1 - gamma) is 100 steps at the start and 200 at half time.
     gammas = [schedules.scheduled(hp, config, update).gamma for update in (0, 5, 10)]
-    np.testing.assert_allclose(gammas, [0.99, 0.995, 1.0], rtol=1e-6)
-    constant = schedules.scheduled(hp, replace(config, gamma_schedule="constant"), 5)
-    assert constant.gamma == hp.gamma
+    np.testing.assert_allclose(gammas, [0.99, 0.994, 0.998], rtol=1e-6)
+    assert schedules.scheduled(hp, replace(config, final_gamma=0.0), 5).gamma == hp.gamma
 
 
 @pytest.fixture
