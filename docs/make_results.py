@@ -387,7 +387,10 @@ def ablations() -> list[str]:
     rows = read("ablations")
     lines: list[str] = []
     measured: set[str] = set()
-    for stage, title in (("finals", "at equal CPU seconds"), ("screen", "at equal steps")):
+    for stage, title in (
+        ("finals", "at equal CPU seconds"),
+        ("screen", "at equal steps, 10 of the default"),
+    ):
         alike = [row for row in rows if row["stage"] == stage]
         results = {
             row["option"]: ablation_benchmark.compare(rows, stage, row["option"]) for row in alike

@@ -151,8 +151,8 @@ def test_finished_runs_of_a_comparison_are_not_repeated(tmp_path, monkeypatch, c
     path, task = tmp_path / "rows.jsonl", "lunarlander.yaml"
     rows = [
         {"stage": "screen", "task": task, "option": option, "last": last, "cost": 1.0}
-        | {"settings": ablations.text_hash(task)}
-        for option, last in [("", [100.0] * 5), ("ppo.gamma=0.9", [50.0] * 5)]
+        | {"settings": ablations.text_hash(task), "seeds": len(last)}
+        for option, last in [("", [100.0] * 10), ("ppo.gamma=0.9", [50.0] * 5)]
     ]
     ablations.harness.write_rows(path, rows)
     monkeypatch.setattr(
