@@ -56,7 +56,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.early_stop_kl=true": (),
     "ppo.early_stop_kl=true ppo.early_stop_unit=episode ppo.target_kl=1": (),
     "ppo.objective=spo": (),
-    "ppo.final_gamma=0.998": (),
+    "ppo.final_gamma=0.998": ("lunarlander.yaml", "cartpole_swingup.yaml", "reacher_easy.yaml"),
     "ppo.optimizer=muon": (),
     "ppo.critic=popart": (),
     "ppo.optimizer=adamw ppo.weight_decay=0.1": (),
