@@ -286,6 +286,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
             console.print_line(f"note: {moved}")
     if config.pretrain.teacher and not resumes:
         setup = programs.setup
+        console.print_line(f"pretraining for {config.pretrain.updates} updates ...")
         state, line = pretraining.teach(programs.parts, programs.key, state, setup.change)
         run.warm = True
         console.print_line(line)
