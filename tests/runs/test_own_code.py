@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from . import aside
 from .aside import SIGN
-from support.own_code import Dense, Doubled, Walk
+from support.own_code import Dense, Doubled, Walk, counted
 
 def objective(log_ratio, advantage, hp):
     return SCALE * SIGN * jnp.exp(log_ratio) * advantage
@@ -34,7 +34,12 @@ assert aside.SIGN == SIGN and (Path(__file__).parent / "meshes" / "leg.stl").rea
 CONFIG = """
 env: {name: "jax/mine.py:Walk", num_envs: 4, wrappers: ["mine.py:Doubled"]}
 network: {torso: "mine.py:Dense"}
-ppo: {objective: "mine.py:objective", rollout_length: 8, num_minibatches: 2, num_epochs: 1}
+ppo:
+  objective: mine.py:objective
+  learner: mine.py:counted
+  rollout_length: 8
+  num_minibatches: 2
+  num_epochs: 1
 eval: {num_episodes: 2}
 checkpoint: {interval: 64}
 logging: {tensorboard: false}
