@@ -277,19 +277,19 @@ def draw(rows: list[harness.Row]) -> None:
     if not gains:
         return
     ordered = sorted(gains, key=lambda option: gains[option][0])
-    figure = new_figure(7, 1 + 0.28 * len(ordered))
+    figure = new_figure(8, 1.4 + 0.28 * len(ordered))
     axes = figure.add_subplot()
+    colors = {"screen": "0.55", "finals": "tab:blue"}
     for y, option in enumerate(ordered):
         gain, low, high, stage = gains[option]
-        color = "tab:blue" if stage == "finals" else "0.55"
-        axes.plot([100 * low, 100 * high], [y, y], color=color, lw=2)
-        axes.plot(100 * gain, y, "o", color=color)
+        axes.plot([100 * low, 100 * high], [y, y], color=colors[stage], lw=2)
+        axes.plot(100 * gain, y, "o", color=colors[stage])
+    marks = [axes.plot([], [], "o-", color=colors[stage])[0] for stage in STAGES]
+    labels = "5 seeds, equal steps", "10 other seeds, equal CPU seconds"
+    figure.legend(marks, labels, loc="outside upper center", ncols=2, frameon=False)
     axes.axvline(0, color="0.3", lw=0.8)
     axes.set_yticks(range(len(ordered)), ordered)
-    axes.set_xlabel(
-        "gain of the interquartile mean over tasks, % of the default's, 95 % interval\n"
-        "grey: 5 seeds, 10 of the default, equal steps; blue: 10 other seeds, equal CPU seconds"
-    )
+    axes.set_xlabel("gain, % (95 % interval)")
     harness.axes_style(axes)
     save_figure(figure, harness.PICTURES / "ablations.png")
 
