@@ -389,7 +389,7 @@ def ablations() -> list[str]:
     measured: set[str] = set()
     for stage, title in (
         ("finals", "at equal CPU seconds"),
-        ("screen", "at equal steps, 10 of the default"),
+        ("screen", "at equal steps, compared with 10 seeds without the option"),
     ):
         alike = [row for row in rows if row["stage"] == stage]
         results = {
