@@ -190,6 +190,7 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
     }
     steps = config.ppo.num_epochs, config.ppo.num_minibatches
     found["gradient_step"] = program.turn(*[x for x in steps if x > 1])
+    found["joined_sums"] = program.joined_sums()
     if cpu:
         here = Programs(divide(resolve(config), jax.devices("cpu")[:1]))
         spent = cpu_seconds()

@@ -140,6 +140,15 @@ class Program:
         ends = [x.kernels for x in self.loops if x.path[-len(path) :] == path]
         return max(ends, default=0)
 
+    def joined_sums(self) -> int:
+        """Return the number of sums of gradients that a concatenation's kernel computes.
+
+        In such a kernel each thread adds all rows of a sum, which takes many times as long.
+        """
+        joined = [xs for xs in self.found.values() if any(opcode(x) == "concatenate" for x in xs)]
+        sums = [x for xs in joined for x in xs if opcode(x) == "reduce"]
+        return sum("transpose(jvp" in x for x in sums)
+
 
 def _add(one: Count, other: Count) -> Count:
     return Count(*(a + b for a, b in zip(one, other, strict=True)))

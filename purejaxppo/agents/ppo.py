@@ -18,6 +18,7 @@ from purejaxppo.agents.objectives import Objective
 from purejaxppo.agents.optimizers import LANES
 from purejaxppo.aliases import Array, Key, OptState, Params, Reduce, Scalar, T, Tree
 from purejaxppo.config.schema import PPOConfig
+from purejaxppo.parallel import platforms
 from purejaxppo.types import Batch, Estimate, Hyperparams, Losses, Updated
 
 Loss = Callable[[Params, Batch], tuple[Array, Losses]]
@@ -99,21 +100,24 @@ def ppo_loss(
 
 
 def mean_gradient(
-    loss: Loss, flat: Array, rows: Batch, psum: Reduce
+    loss: Loss, params: Params, rows: Batch, psum: Reduce
 ) -> tuple[Array, Losses, Array]:
     """Compute the mean gradient of a loss over the valid rows of all shards.
 
     Args:
-        loss: (flat, rows) -> (sum over valid rows, sums of its components).
-        flat: all parameters [P].
+        loss: (parameters, rows) -> (sum over valid rows, sums of its components).
+        params: network parameters.
         rows: rows of one minibatch.
         psum: sum over shards; called once.
 
     Returns:
         (gradient [P], means of the components, number of valid rows).
     """
-    (_, components), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
-    count = jnp.sum(rows.valid, dtype=flat.dtype)
+    (_, components), gradients = jax.value_and_grad(loss, has_aux=True)(params, rows)
+    count = jnp.sum(rows.valid, dtype=jnp.float32)
+    summed = platforms.computed_apart((count, components, gradients))
+    count, components, gradients = summed
+    gradient, _ = optimizers.flatten(gradients)
     leaves, tree = jax.tree.flatten(components)
     sums = jnp.pad(jnp.stack([count, *leaves]), (0, LANES - 1 - len(leaves)))
     total = psum(jnp.concatenate([sums, gradient]))
@@ -207,11 +211,8 @@ def gradient_step(
     index, advantage = minibatch
     rows = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), batch)
     rows = update.prepare(rows._replace(advantage=advantage))
-
-    def loss(flat: Array, rows: Batch) -> tuple[Array, Losses]:
-        return update.loss(optimizer.unravel(flat), rows)
-
-    gradient, step_losses, count = mean_gradient(loss, state.flat, rows, update.psum)
+    params = optimizer.unravel(state.flat)
+    gradient, step_losses, count = mean_gradient(update.loss, params, rows, update.psum)
     gradient, norm = clip_norm(gradient, hp.max_grad_norm)
     change, opt_state = optimizer.update(gradient, state.opt_state, state.flat)
     stepped = GradientState(update.project(state.flat - hp.learning_rate * change), opt_state)

@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from purejaxppo.aliases import T
+
 _TRACED_FOR: ContextVar[str] = ContextVar("platform", default="")
 
 
@@ -29,6 +31,16 @@ def platform() -> str:
 def is_accelerated() -> bool:
     """Return True if the program that is traced is for a GPU or TPU."""
     return platform() != "cpu"
+
+
+def computed_apart(sums: T) -> T:
+    """Return sums over many rows, arrays in any tree; a GPU computes each in kernels of its own.
+
+    Otherwise XLA computes some of them inside the kernel that uses them, such as a concatenation of
+    gradients, where one thread adds all rows of a sum. On an H100, this was half of an update of
+    hopper.yaml.
+    """
+    return jax.lax.optimization_barrier(sums) if is_accelerated() else sums
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from purejaxppo.agents import normalize
 from purejaxppo.aliases import Action, Array, Key, MetricDict, Obs, OptState, Params, Reduce, Tree
 from purejaxppo.config.schema import IntrinsicConfig
+from purejaxppo.parallel import platforms
 from purejaxppo.types import RunningStats
 
 
@@ -63,7 +64,8 @@ DISCOUNT = 0.99
 
 
 def fit(
-    loss: Callable[[Array, BonusRows], Array],
+    loss: Callable[[Params, BonusRows], Array],
+    unravel: Callable[[Array], Params],
     adam: optax.GradientTransformation,
     carried: tuple[Array, OptState],
     rows: BonusRows,
@@ -75,7 +77,8 @@ def fit(
     """Train a model on rows [B], in epochs of shuffled minibatches.
 
     Args:
-        loss: (parameters [P], rows) -> sum over valid rows.
+        loss: (parameters, rows) -> sum over valid rows.
+        unravel: parameters [P] -> parameters.
         adam: optimiser, without its step size.
         carried: (parameters [P], optimiser state).
         rows: rows of a rollout.
@@ -90,8 +93,11 @@ def fit(
     def step(carried: tuple[Array, OptState], index: Array) -> tuple[tuple[Array, OptState], Array]:
         flat, opt_state = carried
         minibatch = jax.tree.map(lambda x: x[index], rows)
-        total, gradient = jax.value_and_grad(loss)(flat, minibatch)
-        sums = psum(jnp.concatenate([jnp.stack([total, jnp.sum(minibatch.valid)]), gradient]))
+        total, gradients = jax.value_and_grad(loss)(unravel(flat), minibatch)
+        summed = total, jnp.sum(minibatch.valid), gradients
+        total, count, gradients = platforms.computed_apart(summed)
+        gradient, _ = ravel_pytree(gradients)
+        sums = psum(jnp.concatenate([jnp.stack([total, count]), gradient]))
         mean = sums / jnp.maximum(sums[1], 1.0)
         updates, opt_state = adam.update(mean[2:], opt_state)
         return (flat - config.learning_rate * updates, opt_state), mean[0]
@@ -149,12 +155,12 @@ def from_error(
         flat, unravel = ravel_pytree(state.params)
         flat_rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
-        def loss(flat: Array, rows: BonusRows) -> Array:
-            return jnp.sum(errors(unravel(flat), rows)[1], where=rows.valid)
+        def loss(params: Params, rows: BonusRows) -> Array:
+            return jnp.sum(errors(params, rows)[1], where=rows.valid)
 
         carried = flat, state.opt_state
         (flat, opt_state), losses = fit(
-            loss, adam, carried, flat_rows, key, config=config, psum=psum
+            loss, unravel, adam, carried, flat_rows, key, config=config, psum=psum
         )
         metrics = dict(zip(METRICS, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
         return ErrorBonusState(unravel(flat), opt_state, state.stats), metrics
