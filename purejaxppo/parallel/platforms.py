@@ -15,6 +15,7 @@ import jax
 from purejaxppo.aliases import T
 
 _TRACED_FOR: ContextVar[str] = ContextVar("platform", default="")
+_COPIES: ContextVar[int] = ContextVar("copies", default=1)
 
 
 def platform() -> str:
@@ -43,11 +44,22 @@ def computed_apart(sums: T) -> T:
     return jax.lax.optimization_barrier(sums) if is_accelerated() else sums
 
 
+def copies() -> int:
+    """Return how many agents and shards a device computes in one batch, see `tracing_for`."""
+    return _COPIES.get()
+
+
 @contextlib.contextmanager
-def tracing_for(name: str) -> Iterator[None]:
-    """Trace for this platform inside the block; "" does not change it."""
-    token = _TRACED_FOR.set(name or _TRACED_FOR.get())
+def tracing_for(name: str, copies: int = 1) -> Iterator[None]:
+    """Trace a program of one shard of one agent inside the block.
+
+    Args:
+        name: platform; "" does not change it.
+        copies: number of agents and shards that a device computes in one batch.
+    """
+    tokens = _TRACED_FOR.set(name or _TRACED_FOR.get()), _COPIES.set(copies)
     try:
         yield
     finally:
-        _TRACED_FOR.reset(token)
+        _TRACED_FOR.reset(tokens[0])
+        _COPIES.reset(tokens[1])

@@ -119,6 +119,7 @@ class Shards:
         self.num_shards = num_shards
         self.num_devices = across * along
         self.per_device = num_shards // along
+        self.copies = self.per_device * max(num_members, 1) // across
         self.devices = devices[: self.num_devices]
         self.platform = devices[0].platform if devices else ""
         self.mesh = None
@@ -176,7 +177,7 @@ class Shards:
 
         @functools.wraps(function)
         def traced(*args: Any) -> T:
-            with platforms.tracing_for(self.platform):
+            with platforms.tracing_for(self.platform, self.copies):
                 return function(*args)
 
         inner: Callable[..., T]

@@ -187,6 +187,25 @@ def test_accelerators_unroll_policy_and_critic_in_one_loop_but_apply_them_separa
     )
 
 
+def test_many_rows_of_policy_and_critic_are_computed_in_two_batches():
+    network = build.make_network(OBS, ACTION, NetworkConfig(hidden=(8,)))
+    params = network.init(jax.random.key(0))
+    few = build.MANY_ROWS // 2048 // 2
+
+    def in_one_batch(num_rows, shards):
+        shards.platform = "gpu"
+        rows = jnp.zeros((num_rows, 1, 3)), jnp.zeros((num_rows, 1), bool)
+        unroll = shards.map(lambda *rows: network.unroll(params, (), *rows), (None, None), None)
+        copied = jax.tree.map(lambda x: jnp.broadcast_to(x, (2048, *x.shape)), rows)
+        text = jax.jit(unroll).lower(*(copied if shards.num_members else rows)).as_text()
+        return "tensor<2x8xf32>" in text  # biases of both torsos
+
+    assert in_one_batch(few, Shards(1, num_members=2048))
+    assert not in_one_batch(2 * few, Shards(1, num_members=2048))
+    assert in_one_batch(2 * few, Shards(1))
+    assert not in_one_batch(build.MANY_ROWS, Shards(1))
+
+
 def test_policy_and_critic_convolve_images_separately():
     image = spaces.Box((10, 10, 4))
     network = build.make_network(image, ACTION, NetworkConfig(hidden=(8,)))
