@@ -141,13 +141,21 @@ class Program:
         return max(ends, default=0)
 
     def joined_sums(self) -> int:
-        """Return the number of sums of gradients that a concatenation's kernel computes.
+        """Return the number of sums of a loss or its gradient in the kernel of a concatenation.
 
-        In such a kernel each thread adds all rows of a sum, which takes many times as long.
+        There each thread adds all rows of a sum, which takes many times as long. A kernel whose
+        results are sums is not counted.
         """
-        joined = [xs for xs in self.found.values() if any(opcode(x) == "concatenate" for x in xs)]
+        calls = {called(x, "calls") for xs in self.found.values() for x in xs if "fusion(" in x}
+        joined = [
+            xs
+            for name, xs in self.found.items()
+            if name in calls
+            and any(opcode(x) == "concatenate" for x in xs)
+            and opcode(xs[-1]) not in ("reduce", "tuple")
+        ]
         sums = [x for xs in joined for x in xs if opcode(x) == "reduce"]
-        return sum("transpose(jvp" in x for x in sums)
+        return sum("jvp(" in x for x in sums)
 
 
 def _add(one: Count, other: Count) -> Count:

@@ -115,7 +115,7 @@ def mean_gradient(
     """
     (_, components), gradients = jax.value_and_grad(loss, has_aux=True)(params, rows)
     count = jnp.sum(rows.valid, dtype=jnp.float32)
-    summed = platforms.computed_apart((count, components, gradients))
+    summed = platforms.in_separate_kernels((count, components, gradients))
     count, components, gradients = summed
     gradient, _ = optimizers.flatten(gradients)
     leaves, tree = jax.tree.flatten(components)

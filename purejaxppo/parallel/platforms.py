@@ -15,7 +15,7 @@ import jax
 from purejaxppo.aliases import T
 
 _TRACED_FOR: ContextVar[str] = ContextVar("platform", default="")
-_COPIES: ContextVar[int] = ContextVar("copies", default=1)
+_VMAPPED: ContextVar[int] = ContextVar("vmapped", default=1)
 
 
 def platform() -> str:
@@ -34,8 +34,8 @@ def is_accelerated() -> bool:
     return platform() != "cpu"
 
 
-def computed_apart(sums: T) -> T:
-    """Return sums over many rows, arrays in any tree; a GPU computes each in kernels of its own.
+def in_separate_kernels(sums: T) -> T:
+    """Return sums over many rows, arrays in any tree; GPUs and TPUs compute them before any use.
 
     Otherwise XLA computes some of them inside the kernel that uses them, such as a concatenation of
     gradients, where one thread adds all rows of a sum. On an H100, this was half of an update of
@@ -44,22 +44,22 @@ def computed_apart(sums: T) -> T:
     return jax.lax.optimization_barrier(sums) if is_accelerated() else sums
 
 
-def copies() -> int:
-    """Return how many agents and shards a device computes in one batch, see `tracing_for`."""
-    return _COPIES.get()
+def num_vmapped() -> int:
+    """Return the number of agents and shards that a device computes together, see `tracing_for`."""
+    return _VMAPPED.get()
 
 
 @contextlib.contextmanager
-def tracing_for(name: str, copies: int = 1) -> Iterator[None]:
+def tracing_for(name: str, num_vmapped: int = 1) -> Iterator[None]:
     """Trace a program of one shard of one agent inside the block.
 
     Args:
         name: platform; "" does not change it.
-        copies: number of agents and shards that a device computes in one batch.
+        num_vmapped: number of agents and shards that a device computes together.
     """
-    tokens = _TRACED_FOR.set(name or _TRACED_FOR.get()), _COPIES.set(copies)
+    tokens = _TRACED_FOR.set(name or _TRACED_FOR.get()), _VMAPPED.set(num_vmapped)
     try:
         yield
     finally:
         _TRACED_FOR.reset(tokens[0])
-        _COPIES.reset(tokens[1])
+        _VMAPPED.reset(tokens[1])

@@ -119,7 +119,7 @@ class Shards:
         self.num_shards = num_shards
         self.num_devices = across * along
         self.per_device = num_shards // along
-        self.copies = self.per_device * max(num_members, 1) // across
+        self.num_vmapped = self.per_device * max(num_members, 1) // across
         self.devices = devices[: self.num_devices]
         self.platform = devices[0].platform if devices else ""
         self.mesh = None
@@ -177,7 +177,7 @@ class Shards:
 
         @functools.wraps(function)
         def traced(*args: Any) -> T:
-            with platforms.tracing_for(self.platform, self.copies):
+            with platforms.tracing_for(self.platform, self.num_vmapped):
                 return function(*args)
 
         inner: Callable[..., T]

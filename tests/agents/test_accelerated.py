@@ -194,10 +194,11 @@ def test_many_rows_of_policy_and_critic_are_computed_in_two_batches():
 
     def in_one_batch(num_rows, shards):
         shards.platform = "gpu"
-        rows = jnp.zeros((num_rows, 1, 3)), jnp.zeros((num_rows, 1), bool)
+        agents = (2048,) * (shards.num_members > 0)
+        obs = jax.ShapeDtypeStruct((*agents, num_rows, 1, 3), jnp.float32)
+        start = jax.ShapeDtypeStruct((*agents, num_rows, 1), bool)
         unroll = shards.map(lambda *rows: network.unroll(params, (), *rows), (None, None), None)
-        copied = jax.tree.map(lambda x: jnp.broadcast_to(x, (2048, *x.shape)), rows)
-        text = jax.jit(unroll).lower(*(copied if shards.num_members else rows)).as_text()
+        text = jax.jit(unroll).lower(obs, start).as_text()
         return "tensor<2x8xf32>" in text  # biases of both torsos
 
     assert in_one_batch(few, Shards(1, num_members=2048))

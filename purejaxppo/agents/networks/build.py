@@ -191,7 +191,7 @@ def feed_forward(module: ActorCritic) -> Network:
 
 
 MANY_ROWS = 2**18
-"""Rows of an unroll, in all copies of an agent on a device, from which two batches are faster."""
+"""Rows of an unroll, of all agents and shards on a device, from which two batches are faster."""
 
 
 def is_paired(module: ActorCritic, num_rows: int) -> bool:
@@ -199,9 +199,10 @@ def is_paired(module: ActorCritic, num_rows: int) -> bool:
 
     GPUs and TPUs do, because this takes fewer kernel launches. With many rows, copying them into
     one batch takes longer than the launches: 2,048 seeds of cartpole.yaml train 1.22 times as fast
-    in two batches on an H100. A recurrent cell always runs in one batch, in one loop over time.
+    in two batches on an H100. Seeds of `jax.vmap(make_train(config))` are not counted. A recurrent
+    cell always runs in one batch, in one loop over time.
     """
-    few = num_rows * platforms.copies() < MANY_ROWS
+    few = num_rows * platforms.num_vmapped() < MANY_ROWS
     return platforms.is_accelerated() and (few or module.config.rnn != "none")
 
 

@@ -95,7 +95,7 @@ def fit(
         minibatch = jax.tree.map(lambda x: x[index], rows)
         total, gradients = jax.value_and_grad(loss)(unravel(flat), minibatch)
         summed = total, jnp.sum(minibatch.valid), gradients
-        total, count, gradients = platforms.computed_apart(summed)
+        total, count, gradients = platforms.in_separate_kernels(summed)
         gradient, _ = ravel_pytree(gradients)
         sums = psum(jnp.concatenate([jnp.stack([total, count]), gradient]))
         mean = sums / jnp.maximum(sums[1], 1.0)
