@@ -60,12 +60,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ppo.optimizer=muon": (),
     "ppo.critic=popart": (),
     "ppo.optimizer=adamw ppo.weight_decay=0.1": (),
-    "env.stagger=true": (
-        "lunarlander.yaml",
-        "minatar_breakout.yaml",
-        "minatar_asterix.yaml",
-        "hopper_v5.yaml",
-    ),
+    "env.stagger=false": ("cartpole_swingup.yaml", "reacher_easy.yaml"),
     "ppo.num_epochs=8": (),
     "ppo.num_epochs=2": (),
     "ppo.shuffle=trajectories": MANY_ENVS,
@@ -240,10 +235,11 @@ def compare(
         rows: stored rows.
         stage: see `STAGES`.
         option: settings that differ from the config.
-        tasks: configs; all tasks of the option by default.
+        tasks: configs; by default all tasks of the option, also those whose configs have it now.
     """
     with_option, default = scores(rows, stage, option), scores(rows, stage, DEFAULT)
-    tasks = tasks or OPTIONS.get(option) or [task for task in TASKS if changes(task, option)]
+    differs = [task for task in TASKS if task in with_option or changes(task, option)]
+    tasks = tasks or OPTIONS.get(option) or differs
     if not tasks or not all(task in with_option for task in tasks):
         return None
     return harness.iqm_interval([with_option[t] for t in tasks], [default[t] for t in tasks])
