@@ -3,6 +3,7 @@
     python benchmarks/learning.py cartpole acrobot --seeds 5
     python benchmarks/learning.py hopper_v5 --random_returns
     python benchmarks/learning.py ant --first_minutes --seeds 2
+    python benchmarks/learning.py --minutes 120
 
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
@@ -12,17 +13,29 @@ and flags with other settings or on other cores. `--random_returns` stores retur
 random actions instead, in random_returns.jsonl; `--first_minutes` compares with Brax's PPO by
 seconds (first_minutes.py). `--runs FOLDER` keeps the run folders, each with its row in row.json,
 for zoo.py.
+
+`--minutes N` trains, for N minutes, the seeds without a row of the current settings: five seeds of
+the given configs or, without any, of every config, and ten where a seed takes less than a minute.
+The first seed of all configs comes before the second, and fast configs come first. At the end, the
+run is interrupted, and the next call resumes it. A run that fails is not repeated in the same call.
 """
 
 import argparse
 import hashlib
 import json
+import math
 import os
 import queue
+import shutil
+import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +43,13 @@ import first_minutes
 import harness
 import ours
 
+SEEDS, SEEDS_OF_QUICK = 5, 10
+"""Seeds of a config for `--minutes`, and those of one whose seed takes less than QUICK_SECONDS."""
+QUICK_SECONDS = 60.0
+UNFINISHED = harness.ROOT / "runs" / "learning"
+"""Folder of the runs of `--minutes`. A run is deleted when its row is stored."""
+INTERRUPTED = (130, 143, -signal.SIGTERM)
+"""Exit codes of an interrupted train command."""
 SCORE = """
 import sys, json, numpy as np
 from purejaxppo import restore, evaluate
@@ -49,7 +69,8 @@ def main() -> None:
     parser = harness.options(__doc__, "learning")
     parser.add_argument("--seconds", type=float, default=120.0, help="of --first_minutes")
     parser.add_argument("configs", nargs="*", help="names or paths of configs")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 0..N-1")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds 0..N-1")
+    parser.add_argument("--minutes", type=float, help="train missing rows for this time")
     parser.add_argument(
         "--first", type=int, default=0, help="first seed; rows of other seeds are kept"
     )
@@ -67,6 +88,7 @@ def main() -> None:
     )
     first_minutes.add_flags(parser)
     args = harness.parse(parser)
+    args.flags = " ".join(args.flags.split())
     if args.toy:
         args.configs, args.seeds, args.episodes = args.configs or ["cartpole"], 1, 2
         args.flags = "--total_timesteps 256 --env.num_envs 4 --ppo.rollout_length 8"
@@ -78,35 +100,108 @@ def main() -> None:
         rows = [random_returns(config, args.episodes) for config in args.configs]
         args.results = args.results.with_name("random_returns.jsonl")
         harness.keep(args, rows, "config")
+    elif args.minutes is not None:
+        if args.toy or args.runs or args.first or args.seeds != SEEDS:
+            parser.error("--minutes cannot be combined with --toy, --runs, --first or --seeds")
+        sys.exit(train_missing(args))
     else:
         train_all(args)
 
 
 def train_all(args: argparse.Namespace) -> None:
-    """Train all seeds of all configs, and store each row when it is measured."""
-    flags, cores = args.flags.split(), shares(args.side_by_side)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores.qsize()) as pool:
+    """Train the given seeds of the configs, and store each row when it is measured."""
+    jobs = [(config, seed) for config in args.configs for seed in range(args.first, args.seeds)]
+    with tempfile.TemporaryDirectory() as folder:
+        runs = args.runs or Path(folder)
+        for config, seed, done in train_each(args, jobs, {x: runs for x in args.configs}):
+            row = done.result()
+            keep(args, row)
+            if args.runs:
+                (complete,) = harness.complete([row])
+                path = runs / run_name(config, seed) / "row.json"
+                path.write_text(json.dumps(complete, sort_keys=True) + "\n", encoding="utf-8")
 
-        def train(config: str, seed: int) -> dict[str, Any]:
-            own = cores.get()
+
+def train_missing(args: argparse.Namespace) -> int:
+    """Train seeds without a row until the time is over, and return the exit code."""
+    from purejaxppo.config.files import library_configs
+
+    deadline = time.monotonic() + 60 * args.minutes
+    args.configs = args.configs or list(library_configs())
+    here = harness.describe()
+    device = here["device"], 1 if args.side_by_side else here["cores"]
+    runs = {x: UNFINISHED / digest([settings(x), args.flags, *device]) for x in args.configs}
+    failed: set[tuple[str, int]] = set()
+    while time.monotonic() < deadline:
+        jobs = [job for job in missing(args, *device) if job not in failed]
+        if not jobs:
+            break
+        for config, seed, done in train_each(args, jobs, runs, deadline):
             try:
-                return run(config, seed, args.episodes, flags, args.runs or Path(folder), own)
-            finally:
-                cores.put(own)
+                row = done.result()
+            except RuntimeError as error:
+                failed.add((config, seed))
+                print(f"{config} seed {seed}: {error}", flush=True)
+                continue
+            if row is not None:
+                keep(args, row)
+                shutil.rmtree(runs[config] / run_name(config, seed))
+                clock(runs[config], config, seed).unlink()
+    print(f"{len(missing(args, *device))} seeds have no row yet", flush=True)
+    return 1 if failed else 0
 
-        seeds = range(args.first, args.seeds)
-        runs = [pool.submit(train, config, seed) for config in args.configs for seed in seeds]
+
+def train_each(
+    args: argparse.Namespace,
+    jobs: list[tuple[str, int]],
+    folders: dict[str, Path],
+    deadline: float = math.inf,
+) -> Iterator[tuple[str, int, Future]]:
+    """Train seeds until a deadline, and yield (config, seed, result of `run`).
+
+    Args:
+        args: parsed flags.
+        jobs: (config, seed).
+        folders: config -> folder of its run folders.
+        deadline: seconds of `time.monotonic`.
+    """
+    cores = shares(args.side_by_side)
+
+    def train(config: str, seed: int) -> dict[str, Any] | None:
+        own = cores.get()
+        try:
+            return run(args, config, seed, folders[config], own, deadline)
+        finally:
+            cores.put(own)
+
+    with ThreadPoolExecutor(cores.qsize()) as pool:
+        runs = {pool.submit(train, *job): job for job in jobs}
         try:
             for done in as_completed(runs):
-                row = done.result()
-                keep(args, row)
-                if args.runs:
-                    (complete,) = harness.complete([row])
-                    path = args.runs / run_name(row["config"], row["seed"]) / "row.json"
-                    path.write_text(json.dumps(complete, sort_keys=True) + "\n", encoding="utf-8")
+                yield (*runs[done], done)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def missing(args: argparse.Namespace, device: str, cores: int) -> list[tuple[str, int]]:
+    """Return (config, seed) of the rows that are not stored, in the order of `--minutes`.
+
+    A config is complete if one kind of device has all of its seeds.
+    """
+    rows = [row for row in harness.read_rows(args.results) if row["flags"] == args.flags]
+    jobs = []
+    for config in args.configs:
+        of_config = [row for row in rows if row["config"] == f"{Path(config).stem}.yaml"]
+        seconds = statistics.median([row["seconds"] for row in of_config] or [math.inf])
+        wanted = set(range(SEEDS_OF_QUICK if seconds < QUICK_SECONDS else SEEDS))
+        seeds = defaultdict(set)
+        for row in of_config:
+            if row.get("settings") == settings(config):
+                seeds[row["device"], row["cores"]].add(row["seed"])
+        if not any(stored >= wanted for stored in seeds.values()):
+            jobs += [(seed, seconds, config) for seed in wanted - seeds[device, cores]]
+    return [(config, seed) for seed, _, config in sorted(jobs)]
 
 
 def shares(count: int) -> "queue.Queue[list[int]]":
@@ -125,23 +220,40 @@ def on_cores(cores: list[int], command: list[str]) -> list[str]:
 
 
 def run(
-    config: str, seed: int, episodes: int, flags: list[str], folder: Path, cores: list[int]
-) -> dict[str, Any]:
-    """Train one seed of one config, and return its curve, times and final score."""
-    run_dir = folder / run_name(config, seed)
+    args: argparse.Namespace,
+    config: str,
+    seed: int,
+    folder: Path,
+    cores: list[int],
+    deadline: float = math.inf,
+) -> dict[str, Any] | None:
+    """Train one seed of one config, and return its curve, times and final score.
+
+    At the deadline (seconds of `time.monotonic`), the run is interrupted, and None is returned.
+    """
+    flags, run_dir = args.flags.split(), folder / run_name(config, seed)
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
+    path, seconds = clock(folder, config, seed), 0.0
+    if resumes := math.isfinite(deadline):
+        seconds = float(path.read_text(encoding="utf-8")) if path.exists() else 0.0
     started = time.perf_counter()
-    harness.call(on_cores(cores, [*command, *flags, "--run_dir", str(run_dir)]))
-    seconds = time.perf_counter() - started
-    score = [sys.executable, "-c", SCORE, str(run_dir), str(episodes)]
+    try:
+        ended = until(deadline, on_cores(cores, [*command, *flags, "--run_dir", str(run_dir)]))
+    finally:
+        seconds += time.perf_counter() - started
+        if resumes and run_dir.is_dir():
+            path.write_text(str(seconds), encoding="utf-8")
+    if not ended:
+        return None
+    score = [sys.executable, "-c", SCORE, str(run_dir), str(args.episodes)]
     scores = json.loads(harness.call(on_cores(cores, score)).splitlines()[-1])
     rows = harness.metrics(run_dir)
     names = "global_step", "seconds", "eval/return_mean"
     return {
         "config": f"{Path(config).stem}.yaml",
-        "flags": " ".join(flags),
+        "flags": args.flags,
         "seed": seed,
-        "episodes": episodes,
+        "episodes": args.episodes,
         "return_mean": scores["best"][0],
         "return_std": scores["best"][1],
         "length_mean": scores["best"][2],
@@ -157,9 +269,37 @@ def run(
     }
 
 
+def until(deadline: float, command: list[str]) -> bool:
+    """Run a train command, and return True; or interrupt it at the deadline, and return False."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return False
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        late = False
+        try:
+            _, errors = process.communicate(timeout=None if math.isinf(left) else left)
+        except subprocess.TimeoutExpired:
+            late = True
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate()
+    if late and process.returncode in INTERRUPTED:
+        return False
+    if process.returncode:
+        last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        raise RuntimeError(f"{' '.join(command)}: {last}")
+    return True
+
+
 def run_name(config: str, seed: int) -> str:
     """Return the name of a run folder."""
     return f"{Path(config).stem}-s{seed}"
+
+
+def clock(folder: Path, config: str, seed: int) -> Path:
+    """Return the file with the seconds that a run has taken so far."""
+    return folder / f"{run_name(config, seed)}.seconds"
 
 
 def settings(config: str) -> str:
@@ -175,22 +315,34 @@ def settings(config: str) -> str:
     used = for_platform(load_config(config), jax.default_backend())
     values, defaults = flatten(used), flatten(Config())
     changed = sorted((name, x) for name, x in values.items() if x != defaults[name])
-    return hashlib.sha1(repr(changed).encode()).hexdigest()[:12]
+    return digest(changed)
+
+
+def digest(values: list[Any]) -> str:
+    """Return a hash of values."""
+    return hashlib.sha1(repr(values).encode()).hexdigest()[:12]
 
 
 def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
-    """Store a row in place of one of the same seed, and of those with other settings."""
+    """Store a row in place of one of the same seed, and of those with other settings.
+
+    Rows of another device or number of cores stay until there are as many of this one.
+    """
     if not args.toy:
         (full,) = harness.complete([row])
-        same = ("settings", "device", "cores")
-        rows = [
-            other
-            for other in harness.read_rows(args.results)
-            if any(other[key] != row[key] for key in ("config", "flags"))
-            or all(other.get(key) == full[key] for key in same)
-        ]
-        harness.write_rows(args.results, rows)
-    harness.keep(args, [row], "config", "flags", "seed")
+
+        def equal(other: dict[str, Any], *keys: str) -> bool:
+            return all(other.get(key) == full[key] for key in keys)
+
+        rows = harness.read_rows(args.results)
+        others = [x for x in rows if not equal(x, "config", "flags")]
+        alike = [x for x in rows if equal(x, "config", "flags", "settings")]
+        here = [x for x in alike if equal(x, "device", "cores")]
+        elsewhere = [x for x in alike if x not in here]
+        if len({row["seed"], *(x["seed"] for x in here)}) >= len(elsewhere):
+            elsewhere = []
+        harness.write_rows(args.results, others + elsewhere + here)
+    harness.keep(args, [row], "config", "flags", "seed", "device", "cores")
     print(
         f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "
         f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, {row['seconds']:.0f} s in all",

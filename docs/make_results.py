@@ -133,8 +133,14 @@ def env_name(config: str) -> str:
 
 
 def trainings() -> list[Rows]:
-    """Return the seeds of each config, flags and processor, ordered by environment."""
-    rows = group(read("learning"), "config", "flags", "device", "cores").values()
+    """Return the seeds of each config and flags, ordered by environment.
+
+    They are those of one processor, the one with the most seeds.
+    """
+    rows = [
+        max(group(seeds, "device", "cores").values(), key=len)
+        for seeds in group(read("learning"), "config", "flags").values()
+    ]
     return sorted(rows, key=lambda seeds: (env_name(seeds[0]["config"]), seeds[0]["flags"]))
 
 

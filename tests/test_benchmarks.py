@@ -1,9 +1,12 @@
 """Benchmarks: the harness, the studies, and each script at toy size."""
 
+import argparse
 import importlib
 import json
+import math
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -101,6 +104,68 @@ def test_rows_of_a_config_are_kept_until_a_value_differs(tmp_path, monkeypatch):
         (tmp_path / f"{name}.yaml").write_text(text)
     as_is, spelled_out, other = (learning.settings(str(tmp_path / f"{x}.yaml")) for x in texts)
     assert as_is == spelled_out != other
+
+
+@pytest.mark.toy
+def test_missing_rows_are_the_first_seeds_of_all_configs_and_fast_ones_first(tmp_path, monkeypatch):
+    learning = load("learning", monkeypatch)
+    monkeypatch.setattr(learning, "settings", lambda config: "now")
+    path = tmp_path / "rows.jsonl"
+
+    def missing(*rows, cores=2):
+        names = "config", "seed", "seconds", "settings", "device", "cores"
+        full = [dict(zip(names, (f"{row[0]}.yaml", *row[1:]), strict=True)) for row in rows]
+        learning.harness.write_rows(path, [row | {"flags": ""} for row in full])
+        args = argparse.Namespace(configs=["slow", "new", "quick"], flags="", results=path)
+        return learning.missing(args, "A", cores)
+
+    slow = [("slow", seed, 99.0, "now", "A", 2) for seed in range(5)]
+    quick = ("quick", 0, 9.0, "now", "A", 2)
+    assert missing(*slow, quick) == [
+        *(("new", 0), ("quick", 1), ("new", 1), ("quick", 2), ("new", 2), ("quick", 3)),
+        *(("new", 3), ("quick", 4), ("new", 4), *(("quick", seed) for seed in range(5, 10))),
+    ]
+    elsewhere = [(*row[:4], "B", 1) for row in slow]
+    assert ("slow", 0) not in missing(*elsewhere)  # complete on another device
+    assert ("slow", 0) in missing(*elsewhere[:4], slow[4])
+    assert ("slow", 0) in missing(*[(*row[:3], "old", *row[4:]) for row in slow])
+    assert ("quick", 0) in missing(quick, cores=1)  # each run has one core
+
+
+@pytest.mark.toy
+def test_rows_of_another_device_stay_until_this_one_has_as_many(tmp_path, monkeypatch):
+    learning = load("learning", monkeypatch)
+    monkeypatch.setattr(learning.harness, "describe", lambda: {"device": "A", "cores": 2})
+    args = argparse.Namespace(results=tmp_path / "rows.jsonl", toy=False)
+    names = "last_return_mean", "return_mean", "env_steps", "seconds"
+    shared = {"config": "a.yaml", "flags": "", **dict.fromkeys(names, 1.0)}
+    old = [(0, "old", "A", 2), (0, "now", "B", 2), (1, "now", "B", 2)]
+    keys = "seed", "settings", "device", "cores"
+    rows = [shared | dict(zip(keys, row, strict=True)) for row in old]
+    learning.harness.write_rows(args.results, [*rows, shared | rows[0] | {"config": "b.yaml"}])
+
+    def stored():
+        found = learning.harness.read_rows(args.results)
+        return {tuple(x[key] for key in ("config", *keys)) for x in found}
+
+    other = ("b.yaml", *old[0])
+    learning.keep(args, shared | {"seed": 0, "settings": "now", "env_steps": 1})
+    here = ("a.yaml", 0, "now", "A", 2)
+    assert stored() == {other, here, *(("a.yaml", *row) for row in old[1:])}
+    learning.keep(args, shared | {"seed": 5, "settings": "now", "env_steps": 1})
+    assert stored() == {other, here, ("a.yaml", 5, "now", "A", 2)}
+
+
+@pytest.mark.toy
+def test_a_command_is_interrupted_at_the_deadline(monkeypatch):
+    until = load("learning", monkeypatch).until
+    started = time.monotonic()
+    assert not until(started + 2, [sys.executable, "-c", "import time; time.sleep(60)"])
+    assert 1 < time.monotonic() - started < 30
+    assert until(time.monotonic() + 60, [sys.executable, "-c", ""])
+    assert not until(time.monotonic() - 1, [sys.executable, "-c", ""])
+    with pytest.raises(RuntimeError, match="the reason"):
+        until(math.inf, [sys.executable, "-c", "raise SystemExit('the reason')"])
 
 
 @pytest.mark.toy
