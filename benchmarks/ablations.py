@@ -238,8 +238,8 @@ def compare(
         tasks: configs; by default all tasks of the option, also those whose configs have it now.
     """
     with_option, default = scores(rows, stage, option), scores(rows, stage, DEFAULT)
-    differs = [task for task in TASKS if task in with_option or changes(task, option)]
-    tasks = tasks or OPTIONS.get(option) or differs
+    tasks = tasks or OPTIONS.get(option) or ()
+    tasks = tasks or [task for task in TASKS if task in with_option or changes(task, option)]
     if not tasks or not all(task in with_option for task in tasks):
         return None
     return harness.iqm_interval([with_option[t] for t in tasks], [default[t] for t in tasks])
