@@ -129,6 +129,11 @@ def check(config: Config, workers: Sequence[int], seconds: float) -> None:
         raise ValueError(f"workers = {list(workers)}: each number must be at least 1.")
     if seconds <= 0:
         raise ValueError(f"seconds = {seconds:g}: must be greater than 0.")
+    if config.ppo.learner != "ppo":
+        raise ValueError(
+            f"ppo.learner = {config.ppo.learner}: anatomy measures PPO's update, which this setting"
+            f" replaces. Use ppo."
+        )
     if places.launched(os.environ, config.devices) != places.ALONE:
         raise ValueError(
             "anatomy does not support several processes. Start it without mpirun or srun."

@@ -213,6 +213,7 @@ def test_pieces_of_a_game_have_no_workers(tmp_path):
         (["--config", "cartpole.yaml", "--json", "no/a.json"], "the folder no does not exist"),
         (["--config", "cartpole.yaml", "--worker", "2"], "Did you mean --workers?"),
         (["--config", "cartpol.yaml"], "cartpole.yaml"),
+        (["--config", "cartpole.yaml", "--ppo.learner", "a.py:b"], "anatomy measures PPO's update"),
     ],
 )
 def test_wrong_flags_get_one_message(words, message, capsys, tmp_path, monkeypatch):
