@@ -183,8 +183,7 @@ def feed_forward(module: ActorCritic) -> Network:
         params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
     ) -> Outputs:
         del absent
-        paired = module.clone(paired=is_paired(module, start.size))
-        return Outputs(*paired.apply({"params": params}, carry, obs, None))
+        return Outputs(*for_update(module, start.size).apply({"params": params}, carry, obs, None))
 
     jax.eval_shape(init, jax.random.key(0))
     return Network(init, apply, unroll, lambda batch: (), limits_of(module))
@@ -194,16 +193,21 @@ MANY_ROWS = 2**18
 """Rows of an unroll, of all agents and shards on a device, from which two batches are faster."""
 
 
-def is_paired(module: ActorCritic, num_rows: int) -> bool:
-    """Return True if an unroll of this many rows computes policy and critic in one batch.
+def for_update(module: ActorCritic, num_rows: int) -> ActorCritic:
+    """Return the module for updates: GPUs and TPUs compute policy and critic in one batch.
 
-    GPUs and TPUs do, because this takes fewer kernel launches. With many rows, copying them into
-    one batch takes longer than the launches: 2,048 seeds of cartpole.yaml train 1.22 times as fast
-    in two batches on an H100. Seeds of `jax.vmap(make_train(config))` are not counted. A recurrent
-    cell always runs in one batch, in one loop over time.
+    This takes fewer kernel launches. Acting needs the policy only, and the compiler removes the
+    critic. With many rows, copying them into one batch takes longer than the launches: 2,048 seeds
+    of cartpole.yaml train 1.22 times as fast in two batches on an H100. A recurrent cell always
+    uses one batch, with one loop over time.
+
+    Args:
+        module: policy and critic.
+        num_rows: rows of one agent and shard. Seeds of `jax.vmap(make_train(config))` are not
+            counted.
     """
     few = num_rows * platforms.num_vmapped() < MANY_ROWS
-    return platforms.is_accelerated() and (few or module.config.rnn != "none")
+    return module.clone(paired=platforms.is_accelerated() and (few or module.config.rnn != "none"))
 
 
 def recurrent(module: ActorCritic) -> Network:
@@ -220,8 +224,8 @@ def recurrent(module: ActorCritic) -> Network:
     def unroll(
         params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
     ) -> Outputs:
-        paired = module.clone(paired=is_paired(module, start.size))
-        return Outputs(*paired.apply({"params": params}, carry, obs, start, absent))
+        unrolled = for_update(module, start.size)
+        return Outputs(*unrolled.apply({"params": params}, carry, obs, start, absent))
 
     def apply(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
         row = jax.tree.map(lambda x: x[None], (obs, start))
