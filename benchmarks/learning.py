@@ -8,11 +8,11 @@
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
 trains two seeds in parallel, each on one core, and their rows record one core. Rows go to
-benchmarks/results/learning.jsonl, and replace those of the same seed, and those of the same config
-and flags with other settings or on other cores. `--random_returns` stores returns of uniformly
-random actions instead, in random_returns.jsonl; `--first_minutes` compares with Brax's PPO by
-seconds (first_minutes.py). `--runs FOLDER` keeps the run folders, each with its row in row.json,
-for zoo.py.
+benchmarks/results/learning.jsonl. Of the same config and flags, they replace the row of the same
+seed, rows of other settings, and rows of other devices or numbers of cores when there are as many
+of this one. `--random_returns` stores returns of uniformly random actions instead, in
+random_returns.jsonl; `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py).
+`--runs FOLDER` keeps the run folders, each with its row in row.json, for zoo.py.
 
 `--minutes N` trains, for N minutes, the seeds without a row of the current settings: five seeds of
 the given configs or, without any, of every config, and ten where a seed takes less than a minute.
@@ -113,7 +113,7 @@ def train_all(args: argparse.Namespace) -> None:
     jobs = [(config, seed) for config in args.configs for seed in range(args.first, args.seeds)]
     with tempfile.TemporaryDirectory() as folder:
         runs = args.runs or Path(folder)
-        for config, seed, done in train_each(args, jobs, {x: runs for x in args.configs}):
+        for config, seed, done in train_each(args, jobs, dict.fromkeys(args.configs, runs)):
             row = done.result()
             keep(args, row)
             if args.runs:
@@ -233,9 +233,8 @@ def run(
     """
     flags, run_dir = args.flags.split(), folder / run_name(config, seed)
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
-    path, seconds = clock(folder, config, seed), 0.0
-    if resumes := math.isfinite(deadline):
-        seconds = float(path.read_text(encoding="utf-8")) if path.exists() else 0.0
+    path, resumes = clock(folder, config, seed), math.isfinite(deadline)
+    seconds = float(path.read_text(encoding="utf-8")) if resumes and path.exists() else 0.0
     started = time.perf_counter()
     try:
         ended = until(deadline, on_cores(cores, [*command, *flags, "--run_dir", str(run_dir)]))
