@@ -399,7 +399,9 @@ def ablations() -> list[str]:
     ):
         alike = [row for row in rows if row["stage"] == stage]
         results = {
-            row["option"]: ablation_benchmark.compare(rows, stage, row["option"]) for row in alike
+            row["option"]: ablation_benchmark.compare(rows, stage, row["option"])
+            for row in alike
+            if row["option"] != ablation_benchmark.DEFAULT
         }
         ordered = sorted((result, option) for option, result in results.items() if result)
         measured |= {option for _, option in ordered}
