@@ -206,6 +206,10 @@ def test_gains_of_options_are_normalised_by_the_random_policy_and_the_default(mo
     assert (low, high) == pytest.approx((0.15, 0.45))
     assert ablations.compare(rows, "finals", "ppo.gamma=1", ["a"]) is None
     assert ablations.compare(rows, "screen", "ppo.gamma=1", ["a", "b"]) is None
+    # An option that a config has by now keeps its tasks.
+    monkeypatch.setattr(ablations, "TASKS", {"a": 1, "c": 1})
+    monkeypatch.setattr(ablations, "changes", lambda task, option: False)
+    assert ablations.compare(rows, "screen", "ppo.gamma=1") == (gain, low, high)
 
 
 @pytest.mark.toy

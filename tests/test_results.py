@@ -43,6 +43,11 @@ def test_every_results_file_is_on_a_page(script):
     assert blocks == {*script.TABLES, *script.TEXTS}
 
 
+def test_the_default_is_not_an_option_of_the_ablations(script):
+    rows = [line for line in script.ablations() if line.startswith("| `")]
+    assert rows and not any(line.startswith("| `` |") for line in rows)
+
+
 def test_ratios_use_the_contender_of_the_same_group(script, replace_rows):
     common = {"steps": 100, "compile_seconds": 2.5, "peak_mb": 1500, **DEVICE}
 
