@@ -18,6 +18,7 @@ NO_KERNEL = ("AllocateBuffer", "Sharding", "PinBuffer", "Unpin", "CreateBuffer",
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$-]+) \(.*\{$")
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.$-]+ = (.*)$")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+VECTOR = re.compile(r"\w+\[\d+\]")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 
 
@@ -141,7 +142,7 @@ class Program:
         return max(ends, default=0)
 
     def joined_sums(self) -> int:
-        """Return the number of sums of a loss or its gradient in the kernel of a concatenation.
+        """Return the number of sums of a loss or its gradient in the kernel that joins a vector.
 
         There each thread adds all rows of a sum, which takes many times as long. A kernel whose
         results are sums is not counted.
@@ -152,7 +153,8 @@ class Program:
             for name, xs in self.found.items()
             if name in calls
             and any(opcode(x) == "concatenate" for x in xs)
-            and opcode(xs[-1]) not in ("reduce", "tuple")
+            and VECTOR.match(xs[-1])
+            and opcode(xs[-1]) != "reduce"
         ]
         sums = [x for xs in joined for x in xs if opcode(x) == "reduce"]
         return sum("jvp(" in x for x in sums)
