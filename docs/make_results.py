@@ -411,9 +411,9 @@ def ablations() -> list[str]:
             costs = ["CPU seconds per step"] if stage == "finals" else []
             cells = [option_cells(alike, *pair) for pair in reversed(ordered)]
             lines += markdown(["option", *names, *costs, "gain", "result"], cells)
-    missing = len([option for option in ablation_benchmark.OPTIONS if option not in measured])
+    missing = [f"`{option}`" for option in ablation_benchmark.OPTIONS if option not in measured]
     picture = ["![Gains of options](pictures/ablations.png)"] if lines else []
-    text = [f"{missing} options are not measured yet."] if missing else []
+    text = [f"Not measured on all tasks: {', '.join(missing)}."] if missing else []
     return ["", *lines, *picture, "", *text, ""]
 
 
