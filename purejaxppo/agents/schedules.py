@@ -109,20 +109,21 @@ def check(config: PPOConfig) -> None:
 
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update: Scalar) -> Hyperparams:
-    """Return the hyperparameters of an update: each one multiplied by its schedule.
+    """Return the hyperparameters of an update: coefficients times their schedules, and gamma.
 
-    gamma changes linearly to `ppo.final_gamma`.
+    gamma changes linearly from `ppo.gamma` to `ppo.final_gamma`, unless that is 0.
 
     Args:
         hp: hyperparameters before their schedules are applied.
-        config: names of the schedules.
-        update: index of the update, int32 scalar.
+        config: names of the schedules, and `ppo.final_gamma`.
+        update: number of completed updates, scalar; may be fractional, or exceed the total.
     """
     progress, stride = update / hp.total_updates, 1.0 / hp.total_updates
     warmup = config.learning_rate_warmup
     rate = factor(config.learning_rate_schedule, progress, warmup, stride)
     if config.final_gamma:
-        hp = hp._replace(gamma=hp.gamma + (config.final_gamma - hp.gamma) * progress)
+        part = jnp.clip(progress, 0.0, 1.0)
+        hp = hp._replace(gamma=hp.gamma + (config.final_gamma - hp.gamma) * part)
     return hp._replace(
         learning_rate=hp.learning_rate * rate,
         clip_eps=hp.clip_eps * factor(config.clip_schedule, progress),

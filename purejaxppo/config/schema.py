@@ -310,9 +310,9 @@ class PPOConfig(Section):
     gamma: float = setting(0.99, low=0, high=1, tunable=True)
     """Discount factor per step, see ppo.discount."""
     final_gamma: float = setting(0.0, low=0, high=1)
-    """Discount at the end of the run, to which ppo.gamma changes linearly; 0: constant. With a
-    short horizon the agent learns faster at first. With a longer one, it then takes account of what
-    happens later, such as falls (François-Lavet et al. 2015)."""
+    """Discount at the end of the run. ppo.gamma changes linearly to this value; 0 keeps it
+    constant. A short horizon speeds up learning at first, and a longer one later includes distant
+    effects (idea: François-Lavet et al. 2015, who change 1 - gamma geometrically)."""
     discount: Literal["decision", "tick"] = "decision"
     """Unit of time of ppo.gamma. decision: once per step of the agent. tick: gamma to the power of
     the game's ticks until the next decision, for agents that decide at irregular times (Sutton et

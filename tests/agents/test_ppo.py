@@ -121,8 +121,9 @@ def test_linear_schedules_fall_to_zero_and_constant_schedules_stay_constant():
 def test_gamma_changes_linearly_to_its_final_value():
     config = PPOConfig(gamma=0.99, final_gamma=0.998)
     hp = hyperparams(config, 10)
-    gammas = [schedules.scheduled(hp, config, update).gamma for update in (0, 5, 10)]
-    np.testing.assert_allclose(gammas, [0.99, 0.994, 0.998], rtol=1e-6)
+    # With absent agents, some seeds make more decisions than total_timesteps.
+    gammas = [schedules.scheduled(hp, config, update).gamma for update in (0, 5, 10, 20)]
+    np.testing.assert_allclose(gammas, [0.99, 0.994, 0.998, 0.998], rtol=1e-6)
     assert schedules.scheduled(hp, replace(config, final_gamma=0.0), 5).gamma == hp.gamma
 
 
