@@ -128,7 +128,7 @@ def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bo
     for name in names:
         old_value, new_value = (float(getattr(hp, name)) for hp in (old_hp, new_hp))
         if old_value != new_value:
-            moved.append(f"ppo.{name} from {old_value:.3g} to {new_value:.3g}")
+            moved.append(f"ppo.{name} from {old_value:.6g} to {new_value:.6g}")
     if not moved:
         return ""
     return (
