@@ -9,6 +9,7 @@ that the Python of a peer also has.
 import argparse
 import contextlib
 import datetime
+import hashlib
 import json
 import math
 import os
@@ -106,6 +107,12 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
+
+
+def package_hash() -> str:
+    """Return a hash of the source files of the package."""
+    paths = sorted((ROOT / "purejaxppo").rglob("*.py"))
+    return hashlib.sha1(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
 
 
 def peak() -> Row:

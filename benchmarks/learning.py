@@ -8,16 +8,18 @@
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
 trains two seeds in parallel, each on one core, and their rows record one core. Rows go to
-benchmarks/results/learning.jsonl. Of the same config and flags, they replace the row of the same
-seed, rows of other settings, and rows of other devices or numbers of cores when there are as many
-of this one. `--random_returns` stores returns of uniformly random actions instead, in
-random_returns.jsonl; `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py).
-`--runs FOLDER` keeps the run folders, each with its row in row.json, for zoo.py.
+benchmarks/results/learning.jsonl. A new row replaces these rows of the same config and flags: the
+row of the same seed on this device, all rows of other settings, and, once this device has at least
+as many rows, all rows of other devices. Another number of cores counts as another device.
+`--random_returns` stores returns of uniformly random actions instead, in random_returns.jsonl;
+`--first_minutes` compares with Brax's PPO by seconds (first_minutes.py). `--runs FOLDER` keeps the
+run folders, each with its row in row.json, for zoo.py.
 
-`--minutes N` trains, for N minutes, the seeds without a row of the current settings: five seeds of
-the given configs or, without any, of every config, and ten where a seed takes less than a minute.
-The first seed of all configs comes before the second, and fast configs come first. At the end, the
-run is interrupted, and the next call resumes it. A run that fails is not repeated in the same call.
+`--minutes N` trains missing seeds for N minutes: those without a row for the current settings. A
+config needs five seeds, or ten if a seed takes less than a minute. Without configs, all configs are
+trained. Seed 0 of all configs comes before seed 1; for each seed, faster configs come first. When
+the time is over, the current run is interrupted, and the next call resumes it, unless the package
+has changed since. A failed run is not repeated in the same call.
 """
 
 import argparse
@@ -44,10 +46,11 @@ import harness
 import ours
 
 SEEDS, SEEDS_OF_QUICK = 5, 10
-"""Seeds of a config for `--minutes`, and those of one whose seed takes less than QUICK_SECONDS."""
+"""Seeds per config for `--minutes`: SEEDS, or SEEDS_OF_QUICK if a seed takes less than
+QUICK_SECONDS."""
 QUICK_SECONDS = 60.0
 UNFINISHED = harness.ROOT / "runs" / "learning"
-"""Folder of the runs of `--minutes`. A run is deleted when its row is stored."""
+"""Run folders of `--minutes`. Each is deleted when its row is stored."""
 INTERRUPTED = (130, 143, -signal.SIGTERM)
 """Exit codes of an interrupted train command."""
 SCORE = """
@@ -70,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="of --first_minutes")
     parser.add_argument("configs", nargs="*", help="names or paths of configs")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds 0..N-1")
-    parser.add_argument("--minutes", type=float, help="train missing rows for this time")
+    parser.add_argument("--minutes", type=float, help="train missing seeds for this many minutes")
     parser.add_argument(
         "--first", type=int, default=0, help="first seed; rows of other seeds are kept"
     )
@@ -123,14 +126,15 @@ def train_all(args: argparse.Namespace) -> None:
 
 
 def train_missing(args: argparse.Namespace) -> int:
-    """Train seeds without a row until the time is over, and return the exit code."""
+    """Train missing seeds for `--minutes`, and return the exit code: 1 if a run failed."""
     from purejaxppo.config.files import library_configs
 
     deadline = time.monotonic() + 60 * args.minutes
     args.configs = args.configs or list(library_configs())
     here = harness.describe()
     device = here["device"], 1 if args.side_by_side else here["cores"]
-    runs = {x: UNFINISHED / digest([settings(x), args.flags, *device]) for x in args.configs}
+    code = [here["versions"], harness.package_hash()]
+    runs = {x: UNFINISHED / digest([settings(x), args.flags, *device, *code]) for x in args.configs}
     failed: set[tuple[str, int]] = set()
     while time.monotonic() < deadline:
         jobs = [job for job in missing(args, *device) if job not in failed]
@@ -147,7 +151,7 @@ def train_missing(args: argparse.Namespace) -> int:
                 keep(args, row)
                 shutil.rmtree(runs[config] / run_name(config, seed))
                 clock(runs[config], config, seed).unlink()
-    print(f"{len(missing(args, *device))} seeds have no row yet", flush=True)
+    print(f"seeds without a row: {len(missing(args, *device))}", flush=True)
     return 1 if failed else 0
 
 
@@ -168,11 +172,11 @@ def train_each(
     cores = shares(args.side_by_side)
 
     def train(config: str, seed: int) -> dict[str, Any] | None:
-        own = cores.get()
+        cores_of_run = cores.get()
         try:
-            return run(args, config, seed, folders[config], own, deadline)
+            return run(args, config, seed, folders[config], cores_of_run, deadline)
         finally:
-            cores.put(own)
+            cores.put(cores_of_run)
 
     with ThreadPoolExecutor(cores.qsize()) as pool:
         runs = {pool.submit(train, *job): job for job in jobs}
@@ -185,9 +189,10 @@ def train_each(
 
 
 def missing(args: argparse.Namespace, device: str, cores: int) -> list[tuple[str, int]]:
-    """Return (config, seed) of the rows that are not stored, in the order of `--minutes`.
+    """Return the missing (config, seed), in the order of `--minutes`.
 
-    A config is complete if one kind of device has all of its seeds.
+    A config is complete if all its seeds are stored for one device and number of cores, not
+    necessarily this one.
     """
     rows = [row for row in harness.read_rows(args.results) if row["flags"] == args.flags]
     jobs = []
@@ -269,7 +274,11 @@ def run(
 
 
 def until(deadline: float, command: list[str]) -> bool:
-    """Run a train command, and return True; or interrupt it at the deadline, and return False."""
+    """Run a train command; return False if it was interrupted at the deadline, otherwise True.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
     left = deadline - time.monotonic()
     if left <= 0:
         return False
@@ -297,7 +306,7 @@ def run_name(config: str, seed: int) -> str:
 
 
 def clock(folder: Path, config: str, seed: int) -> Path:
-    """Return the file with the seconds that a run has taken so far."""
+    """Return the path of the file that stores the seconds a run has taken so far."""
     return folder / f"{run_name(config, seed)}.seconds"
 
 
@@ -323,9 +332,10 @@ def digest(values: list[Any]) -> str:
 
 
 def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
-    """Store a row in place of one of the same seed, and of those with other settings.
+    """Store a row, and remove the rows that it replaces.
 
-    Rows of another device or number of cores stay until there are as many of this one.
+    It replaces the row of the same seed on this device, and all rows of other settings. Rows of
+    other devices or numbers of cores are removed once this device has at least as many.
     """
     if not args.toy:
         (full,) = harness.complete([row])
