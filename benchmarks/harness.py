@@ -371,21 +371,29 @@ def pooled(*tasks: Any) -> Any:
 def iqm_interval(tasks: list[Any], base: Collection[Any] = ()) -> tuple[float, float, float]:
     """Return the IQM over tasks with its 95 % interval, from a bootstrap of runs within tasks.
 
-    With `base`, return the difference to the IQM of other runs of these tasks.
+    With `base`, runs of the same tasks, both are divided by the mean of a task's base runs, and
+    the difference of their IQMs is returned. Every resampled base has its own mean.
     Stratified bootstrap with percentiles (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
     """
     import numpy as np
     from scipy import stats
 
     def difference(*drawn: Any, axis: int = -1) -> Any:
-        result = iqm(pooled(*drawn[: len(tasks)]), axis)
-        return result - iqm(pooled(*drawn[len(tasks) :]), axis) if base else result
+        runs, base_runs = drawn[: len(tasks)], drawn[len(tasks) :]
+        if not base:
+            return iqm(pooled(*runs), axis)
+        means = [np.mean(x, axis=-1, keepdims=True) for x in base_runs]
+        scaled = [
+            iqm(pooled(*(x / mean for x, mean in zip(each, means, strict=True))), axis)
+            for each in (runs, base_runs)
+        ]
+        return scaled[0] - scaled[1]
 
     data = [*tasks, *base]
     bootstrap = stats.bootstrap(
         data,
         difference,
-        n_resamples=2_000,
+        n_resamples=20_000,
         method="percentile",
         rng=np.random.default_rng(0),
     )

@@ -133,9 +133,9 @@ def env_name(config: str) -> str:
 
 
 def trainings() -> list[Rows]:
-    """Return the seeds of each config and flags, ordered by environment.
+    """Return the rows of each config and flags, ordered by environment.
 
-    They are those of one processor, the one with the most seeds.
+    Only rows of the device and number of cores with the most seeds are used.
     """
     rows = [
         max(group(seeds, "device", "cores").values(), key=len)
@@ -408,26 +408,29 @@ def ablations() -> list[str]:
         if ordered:
             names = [label(task) for task in ablation_benchmark.TASKS]
             lines += ["", f"**{len(ablation_benchmark.STAGES[stage])} seeds, {title}**:"]
-            costs = ["CPU seconds per step"] if stage == "finals" else []
+            costs = ["relative CPU time per step"] if stage == "finals" else []
             cells = [option_cells(alike, *pair) for pair in reversed(ordered)]
             lines += markdown(["option", *names, *costs, "gain", "result"], cells)
     missing = [f"`{option}`" for option in ablation_benchmark.OPTIONS if option not in measured]
     picture = ["![Gains of options](pictures/ablations.png)"] if lines else []
-    text = [f"Not measured on all tasks: {', '.join(missing)}."] if missing else []
+    text = (
+        [f"Not in the tables, because runs are missing: {', '.join(missing)}."] if missing else []
+    )
     return ["", *lines, *picture, "", *text, ""]
 
 
 def option_cells(rows: Rows, result: tuple[float, float, float], option: str) -> list[str]:
     """Format a row of the table of options, from the rows of one stage."""
     gain, low, high = (100 * x for x in result)
-    verdict = "better" if low > 0 else "worse" if high < 0 else "no difference found"
+    verdict = "better" if round(low) > 0 else "worse" if round(high) < 0 else "no difference found"
     scores = ablation_benchmark.scores(rows, rows[0]["stage"], option)
+    used = scores.keys() & set(ablation_benchmark.OPTIONS.get(option) or scores)
     tasks = [
-        f"{scores[task].mean():.2f}" if task in scores else "" for task in ablation_benchmark.TASKS
+        f"{scores[task][0].mean():.2f}" if task in used else "" for task in ablation_benchmark.TASKS
     ]
     costs = [row["cost"] for row in rows if row["option"] == option]
     cost = [f"{statistics.mean(costs):.2f}"] if rows[0]["stage"] == "finals" else []
-    return [f"`{option}`", *tasks, *cost, f"{gain:+.0f} % ({low:+.0f} to {high:+.0f})", verdict]
+    return [f"`{option}`", *tasks, *cost, f"{gain:+z.0f} % ({low:+z.0f} to {high:+z.0f})", verdict]
 
 
 def studies() -> list[str]:

@@ -107,7 +107,7 @@ def test_rows_of_a_config_are_kept_until_a_value_differs(tmp_path, monkeypatch):
 
 
 @pytest.mark.toy
-def test_missing_rows_are_the_first_seeds_of_all_configs_and_fast_ones_first(tmp_path, monkeypatch):
+def test_missing_rows_are_ordered_by_seed_then_by_speed(tmp_path, monkeypatch):
     learning = load("learning", monkeypatch)
     monkeypatch.setattr(learning, "settings", lambda config: "now")
     path = tmp_path / "rows.jsonl"
@@ -129,7 +129,7 @@ def test_missing_rows_are_the_first_seeds_of_all_configs_and_fast_ones_first(tmp
     assert ("slow", 0) not in missing(*elsewhere)  # complete on another device
     assert ("slow", 0) in missing(*elsewhere[:4], slow[4])
     assert ("slow", 0) in missing(*[(*row[:3], "old", *row[4:]) for row in slow])
-    assert ("quick", 0) in missing(quick, cores=1)  # each run has one core
+    assert ("quick", 0) in missing(quick, cores=1)  # with --side_by_side, each run has one core
 
 
 @pytest.mark.toy
@@ -198,15 +198,23 @@ def test_gains_of_options_are_normalised_by_the_random_policy_and_the_default(mo
     older = {"stage": "screen", "task": "a", "option": "ppo.gamma=0.9", "last": [300.0] * 2}
     assert not ablations.scores([*rows, older | {"settings": "old"}], "screen", "ppo.gamma=0.9")
     # The default's mean is 100, 200 above the random policy.
-    (scores,) = ablations.scores(rows, "screen", "ppo.gamma=1").values()
+    ((scores, default),) = ablations.scores(rows, "screen", "ppo.gamma=1").values()
     np.testing.assert_allclose(scores, [1.2, 1.4])
+    np.testing.assert_allclose(default, [0.95, 1.05])
     gain, low, high = ablations.compare(rows, "screen", "ppo.gamma=1", ["a"])
     assert gain == pytest.approx(0.3)
-    # The largest and smallest means of two draws: 1.4 - 0.95 and 1.2 - 1.05.
-    assert (low, high) == pytest.approx((0.15, 0.45))
+    # The means of two draws are 1.2 to 1.4 and 0.95 to 1.05, and the latter are the new scale.
+    assert (low, high) == pytest.approx((1.2 / 1.05 - 1, 1.4 / 0.95 - 1))
     assert ablations.compare(rows, "finals", "ppo.gamma=1", ["a"]) is None
     assert ablations.compare(rows, "screen", "ppo.gamma=1", ["a", "b"]) is None
-    # An option that a config has by now keeps its tasks.
+    # A return that is not finite scores as the random policy.
+    diverged = [rows[0], rows[1] | {"last": [math.nan, 180.0]}]
+    assert ablations.compare(diverged, "screen", "ppo.gamma=1", ["a"])[0] == pytest.approx(-0.3)
+    # Options are compared with the default of their settings, the latest ones.
+    newer = [row | {"settings": "newer", "last": [0.0, 0.0]} for row in rows[:2]]
+    assert ablations.compare([*rows, newer[0]], "screen", "ppo.gamma=1", ["a"])[0] == gain
+    assert ablations.compare([*rows, *newer], "screen", "ppo.gamma=1", ["a"])[0] == 0
+    # A task still counts after its config has adopted the option.
     monkeypatch.setattr(ablations, "TASKS", {"a": 1, "c": 1})
     monkeypatch.setattr(ablations, "changes", lambda task, option: False)
     assert ablations.compare(rows, "screen", "ppo.gamma=1") == (gain, low, high)
@@ -254,7 +262,7 @@ def test_an_invalid_option_of_the_ablations_gets_a_one_sentence_error(
 def test_options_change_the_configs_of_all_their_tasks(monkeypatch):
     ablations = load("ablations", monkeypatch)
     rows = ablations.harness.read_rows(RESULTS / "ablations.jsonl")
-    # A config may have an option by now that was measured before.
+    # A config may have adopted an option after it was measured.
     measured = {(row["task"], row["option"]) for row in rows}
     for option, tasks in ablations.OPTIONS.items():
         for task in tasks or ablations.TASKS:

@@ -159,6 +159,19 @@ def test_interquartile_mean_and_stratified_bootstrap(script):
     assert (low, high) == pytest.approx(tuple(expected), abs=0.25)
 
 
+def test_every_resampled_base_sets_the_scale_of_a_difference(script):
+    runs, base = np.array([3.0, 5.0, 7.0, 9.0]), np.array([1.0, 2.0, 2.0, 3.0])
+    middle, low, high = script.harness.iqm_interval([runs], [base])
+    assert middle == 6 / 2 - 2 / 2  # the means of the middle two over the mean of the base
+    rng = np.random.default_rng(1)
+    drawn = [(rng.choice(runs, 4), rng.choice(base, 4)) for _ in range(20_000)]
+    differences = [
+        (stats.trim_mean(x, 0.25) - stats.trim_mean(y, 0.25)) / y.mean() for x, y in drawn
+    ]
+    expected = np.quantile(differences, [0.025, 0.975])
+    assert (low, high) == pytest.approx(tuple(expected), abs=0.1)
+
+
 def test_tasks_with_different_numbers_of_runs_have_equal_weight(script):
     tasks = [np.full(2, 0.0), np.full(6, 4.0)]
     np.testing.assert_array_equal(script.harness.pooled(*tasks), [0.0] * 6 + [4.0] * 6)
