@@ -142,10 +142,10 @@ class Program:
         return max(ends, default=0)
 
     def joined_sums(self) -> int:
-        """Return the number of sums of a loss or its gradient in the kernel that joins a vector.
+        """Count sums of a loss or its gradient inside kernels that concatenate a vector.
 
-        There each thread adds all rows of a sum, which takes many times as long. A kernel whose
-        results are sums is not counted.
+        Such sums are slow, see `platforms.in_separate_kernels`. Kernels that return the sums
+        themselves are not counted.
         """
         calls = {called(x, "calls") for xs in self.found.values() for x in xs if "fusion(" in x}
         joined = [

@@ -131,8 +131,8 @@ def check(config: Config, workers: Sequence[int], seconds: float) -> None:
         raise ValueError(f"seconds = {seconds:g}: must be greater than 0.")
     if config.ppo.learner != "ppo":
         raise ValueError(
-            f"ppo.learner = {config.ppo.learner}: anatomy measures PPO's update, which this setting"
-            f" replaces. Use ppo."
+            f"ppo.learner = {config.ppo.learner}: anatomy measures PPO's update and does not "
+            f"support custom learners. Set ppo.learner = ppo."
         )
     if places.launched(os.environ, config.devices) != places.ALONE:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The platform that a program is traced for.
+"""The platform that a program is traced for, and the number of agents in it.
 
 Some functions have one implementation for CPUs, where arithmetic and memory are expensive, and one
 for GPUs and TPUs, where kernel launches are. Both give the same numbers up to rounding. The choice
@@ -35,27 +35,30 @@ def is_accelerated() -> bool:
 
 
 def in_separate_kernels(sums: T) -> T:
-    """Return sums over many rows, arrays in any tree; GPUs and TPUs compute them before any use.
+    """Return sums over many rows unchanged, but compute them before their use on GPUs and TPUs.
 
-    Otherwise XLA computes some of them inside the kernel that uses them, such as a concatenation of
-    gradients, where one thread adds all rows of a sum. On an H100, this was half of an update of
-    hopper.yaml.
+    XLA would compute some of them inside a kernel that uses them, for example a concatenation of
+    gradients, where one thread adds all rows of a sum. On an H100, this took half the time of an
+    update of hopper.yaml.
+
+    Args:
+        sums: arrays in any tree.
     """
     return jax.lax.optimization_barrier(sums) if is_accelerated() else sums
 
 
 def num_vmapped() -> int:
-    """Return the number of agents and shards that a device computes together, see `tracing_for`."""
+    """Return agents times shards that one device computes together, see `tracing_for`."""
     return _VMAPPED.get()
 
 
 @contextlib.contextmanager
 def tracing_for(name: str, num_vmapped: int = 1) -> Iterator[None]:
-    """Trace a program of one shard of one agent inside the block.
+    """Set the platform, and the number of vmapped agents and shards, while a program is traced.
 
     Args:
         name: platform; "" does not change it.
-        num_vmapped: number of agents and shards that a device computes together.
+        num_vmapped: agents times shards that one device computes together.
     """
     tokens = _TRACED_FOR.set(name or _TRACED_FOR.get()), _VMAPPED.set(num_vmapped)
     try:

@@ -77,8 +77,8 @@ def fit(
     """Train a model on rows [B], in epochs of shuffled minibatches.
 
     Args:
-        loss: (parameters, rows) -> sum over valid rows.
-        unravel: parameters [P] -> parameters.
+        loss: (tree of parameters, rows) -> sum over valid rows.
+        unravel: flat parameters [P] -> tree of parameters.
         adam: optimiser, without its step size.
         carried: (parameters [P], optimiser state).
         rows: rows of a rollout.
