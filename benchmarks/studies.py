@@ -61,6 +61,7 @@ STUDIES = {
         "cartpole_hidden.yaml", 300_000, "", each("network.rnn", "none gru lstm mingru")
     ),
     "a bit, 40 steps ago": chain(each("network.rnn", "none gru lstm mingru"), ""),
+    "recurrent layers": chain(each("network.rnn_layers", "1 2 3"), " --network.rnn mingru"),
     "memory span at first": chain(each("network.rnn_timescale", "0 10 100")),
     "length of back-propagation": chain(each("ppo.bptt_length", "8 32 128")),
     "curriculum": chain(
@@ -87,8 +88,8 @@ STUDIES = {
     ),
     "teacher": Study(
         "cartpole_hidden.yaml",
-        100_000,
-        "--eval.interval 20000",
+        40_000,
+        "--eval.interval 10000",
         {
             "none": "",
             "teacher acts": f"{TAUGHT} --pretrain.actor teacher",
