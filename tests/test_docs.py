@@ -64,7 +64,13 @@ def test_every_metric_column_is_documented():
         "ppo": {"critic": "hl_gauss", "learning_rate_schedule": "adaptive", "num_minibatches": 1},
     }
     extras = make_parts(from_dict(all_kinds)).metric_names
-    own = ("losses/NAME", "population/NAME", "population/parent", "population/copied")
+    own = (
+        "eval/return_mean/NAME",
+        "losses/NAME",
+        "population/NAME",
+        "population/parent",
+        "population/copied",
+    )
     columns = {*COLUMNS, *MEMBER_COLUMNS, SUCCESS, *extras, *own}
     rows = re.findall(r"^\| `(\S+)` \|", page("docs/metrics.md"), re.MULTILINE)
     assert sorted(rows) == sorted(columns)

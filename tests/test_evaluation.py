@@ -51,6 +51,22 @@ def test_episodes_in_rounds_equal_parallel_episodes(agent, monkeypatch):
     np.testing.assert_allclose(turns.returns, whole.returns, rtol=1e-5)
 
 
+def test_returns_of_named_policies_are_means_over_their_agents(make_config):
+    config = make_config(
+        env={"name": "particles/tag", "num_envs": 10},
+        network={"policies": {"hunter_*": "hunters", "prey_*": "prey"}},
+    )
+    agent = Agent(config, jax.jit(make_parts(config).policy.init)(jax.random.key(1)))
+    result = evaluate(agent, 13)  # three environments, without the last two prey
+    means = result.metric_means
+    row = np.arange(13) % 5
+    assert means == {
+        "return_mean/hunters": pytest.approx(result.returns[row < 3].mean(), rel=1e-6),
+        "return_mean/prey": pytest.approx(result.returns[row >= 3].mean(), rel=1e-6),
+    }
+    assert means["return_mean/hunters"] != means["return_mean/prey"]
+
+
 def test_no_round_of_an_evaluation_has_the_starts_of_training(make_config, monkeypatch):
     config = make_config(env={"name": "dummy/vector", "num_envs": 4})
     parts = make_parts(config)

@@ -1,7 +1,7 @@
 """Evaluation of trained agents over whole episodes."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -12,10 +12,12 @@ import numpy as np
 
 from purejaxppo import streams
 from purejaxppo.agents.diagnostics import is_finite
+from purejaxppo.agents.networks.build import policy_of
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.config.hints import format_number
 from purejaxppo.config.plain import whole
+from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import HostEnv, simulator_errors
@@ -63,7 +65,8 @@ class Evaluation(NamedTuple):
     """[episodes] bool: True if `eval.max_steps` stopped the episode before its end. With a NaN
     return: the slot never had an agent, and is not counted as an episode."""
     metrics: Mapping[str, np.ndarray] = MappingProxyType({})
-    """[episodes] each: the environment's metrics by name; NaN if an episode has no value."""
+    """[episodes] each: the environment's metrics by name, and the returns of each policy of
+    `network.policies` as `return_mean/NAME`; NaN if an episode has no value."""
     conditions: Mapping[str, Any] = MappingProxyType({})
     """Settings of the environment that differ from the run's, by dotted name; see `evaluate`."""
 
@@ -279,7 +282,9 @@ class Evaluator:
         # An agent with parameters that are not finite may still act, but its returns mean nothing.
         finite = is_finite(agent)
         returns = jnp.where(finite, outcome.returns, jnp.nan)
-        return outcome._replace(returns=returns, cut=outcome.cut & finite)
+        by_policy = returns_by_policy(returns, self.env.spec.agents, self.config)
+        metrics = outcome.metrics | by_policy
+        return outcome._replace(returns=returns, cut=outcome.cut & finite, metrics=metrics)
 
     def evaluate(self, agent: AgentState, key: Key, first: Scalar = 0) -> Outcome:
         """Run all episodes of an agent. Call it inside of `jax.jit`.
@@ -301,6 +306,23 @@ class Evaluator:
             lambda x: x.reshape(*leading, -1)[..., : self.episodes], outcome
         )
         return episodes
+
+
+def returns_by_policy(returns: Array, agents: Sequence[str], config: Config) -> dict[str, Array]:
+    """Return the returns of the agents of each policy by metric, NaN for others, [episodes] each.
+
+    Args:
+        returns: returns [episodes], where row = copy * A + agent.
+        agents: names of the A agents.
+        config: settings of the run. Without `network.policies`, there are no metrics.
+    """
+    policies = config.network.policies
+    names = np.array([policy_of(agent, policies) for agent in agents]) if policies else np.array([])
+    copies = returns.shape[0] // max(len(names), 1)
+    return {
+        f"return_mean/{name}": jnp.where(np.tile(names == name, copies), returns, jnp.nan)
+        for name in dict.fromkeys(names.tolist())
+    }
 
 
 def evaluation_shards(setup: Setup, episodes: int) -> Shards:
