@@ -23,33 +23,46 @@ MOST_INSIDE = 4
 
 
 def confidence(values: np.ndarray) -> np.ndarray:
-    """Return half the width of the mean's 95 % confidence interval (Student's t) over axis 0."""
-    count = len(values)
-    if count < 2:
-        return np.full(values.shape[1:], np.nan)
+    """Return half the width of the mean's 95 % confidence interval (Student's t) over axis 0.
+
+    Masked values do not count. The result is NaN for less than two values.
+    """
     from scipy import stats  # slow to import
 
-    quantile = stats.t.ppf(0.975, count - 1)
-    return quantile * values.std(axis=0, ddof=1) / math.sqrt(count)
+    masked = np.ma.asarray(values)
+    count = masked.count(axis=0)
+    free = np.maximum(count - 1, 1)
+    squares = ((masked - masked.mean(axis=0)) ** 2).sum(axis=0)
+    std_error = np.sqrt(np.ma.filled(squares, np.nan) / free / np.maximum(count, 1))
+    return np.where(count > 1, stats.t.ppf(0.975, free) * std_error, np.nan)
 
 
-def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
+def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ma.MaskedArray]:
     """Return (environment steps [P], values [agents, P]) of a column.
 
-    P counts the updates for which all agents have a row with this column.
+    P counts the updates for which any agent has a value, until the rows of one agent end. An agent
+    without a value, because none of its episodes ended, keeps its last one. It is masked before the
+    first.
     """
     table: dict[float, dict[float, Row]] = {}
+    ends: dict[float, float] = {}
     for row in rows:
+        agent = row.get("member", 0)
+        ends[agent] = max(ends.get(agent, 0), row["update"])
         if key in row:
-            table.setdefault(row["update"], {})[row.get("member", 0)] = row
-    size = max((len(members) for members in table.values()), default=0)
-    points = [members for _, members in sorted(table.items()) if len(members) == size]
-    steps = [np.mean([row["global_step"] for row in members.values()]) for members in points]
-    values = [[members[i][key] for i in sorted(members)] for members in points]
-    return np.array(steps), np.array(values).reshape(len(points), size).T
+            table.setdefault(row["update"], {})[agent] = row
+    end = min(ends.values(), default=0)
+    points = [of_agents for update, of_agents in sorted(table.items()) if update <= end]
+    steps = [np.mean([row["global_step"] for row in of_agents.values()]) for of_agents in points]
+    values = np.ma.masked_all((len(ends), len(points)))
+    for index, agent in enumerate(sorted(ends)):
+        for point, of_agents in enumerate(points):
+            if agent in of_agents:
+                values[index, point:] = of_agents[agent][key]
+    return np.array(steps), values
 
 
-def metric_curves(rows: Sequence[Row], metric: str) -> tuple[np.ndarray, np.ndarray]:
+def metric_curves(rows: Sequence[Row], metric: str) -> tuple[np.ndarray, np.ma.MaskedArray]:
     """Return `member_curves` of a metric.
 
     Raises:

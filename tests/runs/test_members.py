@@ -260,19 +260,26 @@ def test_the_confidence_band_uses_students_t_distribution():
     # mean 2, sample deviation 1, t(0.975, 2 degrees of freedom) = 4.302653
     np.testing.assert_allclose(confidence(np.array([1.0, 2.0, 3.0])), 4.302653 / 3**0.5, rtol=1e-6)
     assert np.isnan(confidence(np.array([1.0])))
+    values = np.array([[1.0, 8.0, 5.0, 1.0], [2.0, 8.0, 9.0, 2.0], [3.0, 8.0, 9.0, np.nan]])
+    masked = np.ma.array(values, mask=[[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0]])
+    np.testing.assert_allclose(confidence(masked), [4.302653 / 3**0.5, *[np.nan] * 3], rtol=1e-6)
 
 
 @pytest.mark.toy
-def test_curves_have_the_updates_that_all_agents_have():
+def test_agents_without_finished_episodes_keep_their_last_return_in_curves():
     rows = [
         {"member": m, "update": u, "global_step": 10.0 * u + m, "x": u + 10.0 * m}
-        for u in (1, 2, 3)
-        for m in (0, 1)
-        if (u, m) != (2, 1)
+        for u in (1, 2, 3, 4)
+        for m in (0, 1, 2)
     ]
+    for update, agent in ((2, 1), (1, 2), (3, 0), (3, 1), (3, 2)):
+        del rows[3 * (update - 1) + agent]["x"]
     steps, values = member_curves(rows, "x")
-    np.testing.assert_array_equal(steps, [10.5, 30.5])
-    np.testing.assert_array_equal(values, [[1, 3], [11, 13]])
+    np.testing.assert_array_equal(steps, [10.5, 21, 41])
+    assert values.tolist() == [[1, 2, 4], [11, 11, 14], [None, 22, 24]]
+    assert values.mean(axis=0).tolist() == [6, 35 / 3, 14]
+    without_end = [row for row in rows if (row["update"], row["member"]) != (4, 1)]
+    np.testing.assert_array_equal(member_curves(without_end, "x")[0], [10.5, 21])
 
 
 SEEDS = ("--num_seeds", 2, "--seed", 5, "--checkpoint.interval", 512, "--logging.tensorboard")
