@@ -174,7 +174,7 @@ def training_row(seeds: Rows) -> Row:
         first
         | means
         | {
-            "label": label(first["config"], flagged=first["flags"] != ""),
+            "label": label(first["config"], first["flags"]),
             "seeds": len(seeds),
             "last": mean_std(lasts(seeds)),
             "success": "" if None in rates else f" (success {statistics.mean(rates):.1%})",
@@ -187,16 +187,17 @@ def training_row(seeds: Rows) -> Row:
     )
 
 
-def label(config: str, *, flagged: bool = False) -> str:
+def label(config: str, flags: str = "") -> str:
     """Format the name of a config, with a footnote for flags."""
     name = Path(config).stem
-    return f"`{name}`[^flags-{slug(name)}]" if flagged else f"`{name}`"
+    return f"`{name}`[^flags-{slug(f'{name} {flags}')}]" if flags else f"`{name}`"
 
 
 def flags() -> list[str]:
     """Write a footnote per training with flags."""
-    rows = {seeds[0]["config"]: seeds[0]["flags"] for seeds in trainings() if seeds[0]["flags"]}
-    return ["", *(f"[^flags-{slug(Path(x).stem)}]: With `{y}`." for x, y in rows.items()), ""]
+    rows = [(Path(seeds[0]["config"]).stem, seeds[0]["flags"]) for seeds in trainings()]
+    notes = [f"[^flags-{slug(f'{x} {words}')}]: With `{words}`." for x, words in rows if words]
+    return ["", *notes, ""]
 
 
 def published(config: str) -> str:
