@@ -78,7 +78,7 @@ def run(command: EvaluateFlags, changes: Mapping[str, Any] = MappingProxyType({}
     settings = agent.config.eval
     if command.stochastic or command.deterministic:
         settings = dataclasses.replace(settings, stochastic=command.stochastic)
-    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {settings.policy} policy")
+    print(f"{agent.config.env.name} after {agent.trained_for} steps, {settings.policy} policy")
     result = evaluate(
         agent, command.episodes, seed=command.seed, deterministic=not settings.stochastic
     )

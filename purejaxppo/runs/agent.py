@@ -32,7 +32,7 @@ class Agent:
     state: AgentState
     """Parameters and statistics; a `LearnedState` if the statistics of values are known, too."""
     env_steps: int = 0
-    """Number of environment steps that it was trained for."""
+    """Number of environment steps that it was trained for; of several agents, the largest."""
     members: tuple[Config, ...] = ()
     """Config of each agent, if several were trained together. Every array of the state then has a
     leading axis of agents. `member` selects one agent."""
@@ -45,7 +45,7 @@ class Agent:
     def __repr__(self) -> str:
         """Return the task and the steps, without parameters."""
         of = f"{len(self.members)} agents of " if self.members else ""
-        return f"<{of}{self.config.env.name or 'no task'} after {self.env_steps:,} steps>"
+        return f"<{of}{self.config.env.name or 'no task'} after {self.trained_for} steps>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle, with NumPy arrays and without compiled functions."""
@@ -85,6 +85,12 @@ class Agent:
         from purejaxppo.runs import agent_file
 
         return agent_file.load(Path(path), with_env_change(overrides, env))
+
+    @property
+    def trained_for(self) -> str:
+        """Environment steps of training, as text; of several agents, the smallest and largest."""
+        low, high = (limit(self.member_steps or (self.env_steps,)) for limit in (min, max))
+        return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
     def member(self, index: int, argument: str = "member") -> "Agent":
         """Return one of the agents that were trained together.

@@ -582,7 +582,8 @@ def restore(
             ", ".join(without),
         )
     steps = progress.member_best_steps if best else progress.member_steps
-    agents = Agent(config, state, progress.env_steps, tuple(members), tuple(steps))
+    env_steps = max(steps, default=0) if best else progress.env_steps
+    agents = Agent(config, state, env_steps, tuple(members), tuple(steps))
     return agents if len(members) > 1 else agents.member(0)
 
 

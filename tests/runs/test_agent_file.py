@@ -50,6 +50,17 @@ def actions(agent):
     return np.stack([agent.act(OBS), agent.act(OBS[::-1])])
 
 
+def test_the_steps_of_several_agents_are_a_range(config, result):
+    def text(env_steps, *steps):
+        return Agent(
+            config, result.seed(1).agent, env_steps, (config,) * len(steps), steps
+        ).trained_for
+
+    assert text(1_000) == "1,000"
+    assert text(3_000, 3_000, 1_000, 2_000) == "1,000 to 3,000"
+    assert text(2_000, 2_000, 2_000) == "2,000"
+
+
 def test_an_agent_of_make_train_acts_the_same_after_save_and_load(agent, tmp_path):
     agent.save(tmp_path / "one.agent")
     again = Agent.load(tmp_path / "one.agent")
