@@ -65,6 +65,16 @@ def test_a_changed_structural_field_is_rejected_by_name(finished_run, config_fil
     assert restore("run").config.env.num_envs == 8
 
 
+def test_a_run_without_a_checkpoint_starts_with_the_new_config(finished_run, config_file, capsys):
+    shutil.rmtree("run/checkpoints")
+    Path("run/checkpoints").mkdir()
+    Path("run/versions.json").write_text('{"command": "of the interrupted start"}')
+    assert train(config_file, "--run_dir", "run", "--network.hidden", 8) == 0
+    assert "resuming" not in capsys.readouterr().out
+    assert restore("run").config.network.hidden == (8,)
+    assert json.loads(Path("run/versions.json").read_text())["packages"]
+
+
 def test_changed_tunable_fields_are_printed_with_those_without_effect(
     finished_run, config_file, capsys
 ):

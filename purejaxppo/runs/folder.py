@@ -270,8 +270,13 @@ def copy_code(config: Config, run_dir: Path) -> list[str]:
         raise ValueError(f"{error.filename} cannot be copied ({error.strerror})") from error
 
 
+def has_checkpoint(run_dir: Path) -> bool:
+    """Return True if a run folder has a checkpoint, readable or not."""
+    return any((run_dir / "checkpoints").glob("[0-9]*"))
+
+
 def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> list[str]:
-    """Write config.yaml, copies of the files that it names and, the first time, versions.json.
+    """Write config.yaml, copies of the files that it names and, at first, versions.json.
 
     Args:
         config: config of the run.
@@ -283,11 +288,12 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     """
     if len(members) > 1:
         save_members(run_dir / MEMBERS, config, members)
-    if not (run_dir / CONFIG).is_file():
-        shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a run that never started
+    first = not has_checkpoint(run_dir)
+    if first:
+        shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a start that saved nothing
     notes = copy_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
-    if (run_dir / VERSIONS).is_file():
+    if not first and (run_dir / VERSIONS).is_file():
         return notes
     versions = {
         "command": sys.argv,

@@ -10,7 +10,7 @@ from purejaxppo.config.files import compare, flatten, load_config
 from purejaxppo.config.renamed import rules_of_0_2
 from purejaxppo.config.run_files import code_refs, with_copies
 from purejaxppo.config.schema import Config
-from purejaxppo.runs.folder import CONFIG
+from purejaxppo.runs.folder import CONFIG, has_checkpoint
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.progress import Progress
 
@@ -18,12 +18,13 @@ from purejaxppo.runs.progress import Progress
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     """Return the config with which a run resumes, and a line per tunable change.
 
-    The config uses the run's copies of custom files.
+    The config uses the run's copies of custom files. A run without a checkpoint starts with the
+    new config.
 
     Raises:
         ValueError: a structural field differs from the config that the run was trained with.
     """
-    if not (run_dir / CONFIG).is_file():
+    if not (run_dir / CONFIG).is_file() or not has_checkpoint(run_dir):
         return config, []
     old = load_config(run_dir / CONFIG, saved=True)
     if not config.num_shards:
@@ -139,4 +140,4 @@ def schedule_changes(old: Config, new: Config, progress: Progress, *, sparse: bo
 
 
 def _show(value: object) -> str:
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+    return str(list(value)) if isinstance(value, tuple) else str(value) or "''"
