@@ -165,7 +165,9 @@ def draw_agents(
         thin = max(0.08, 0.5 / len(values) ** 0.5)
         axes.plot(steps, values.T, color=color, lw=0.6, alpha=thin)
     if band:
+        limits = axes.dataLim.frozen()  # the band of two seeds is much wider than their returns
         draw_band(axes, steps, mean, confidence(values), color, "95 % confidence over seeds")
+        axes.dataLim.set(limits)
 
 
 def draw_band(
