@@ -110,16 +110,14 @@ def main() -> None:
     args = harness.parse(parser)
     if args.toy:
         args.options, args.tasks = args.options or ["ppo.objective=spo"], args.tasks[:1]
-    if args.studies is not None:
-        studies.main(args)
-    elif args.cost:
+    if args.cost:
         print(cost(args.cost, args.options[0], args))
-    else:
-        try:
-            check(args)
-        except ValueError as error:
-            parser.error(str(error))
-        screen(args)
+        return
+    try:
+        check(args) if args.studies is None else studies.check(args.studies)
+    except ValueError as error:
+        parser.error(str(error))
+    screen(args) if args.studies is None else studies.main(args)
 
 
 def check(args: argparse.Namespace) -> None:

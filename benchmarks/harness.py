@@ -9,6 +9,7 @@ that the Python of a peer also has.
 import argparse
 import contextlib
 import datetime
+import functools
 import hashlib
 import json
 import math
@@ -52,7 +53,7 @@ def options(
         rounds: default number of timed rounds; 0: no such flag.
         seconds: default length of a round; 0: no such flag.
     """
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0], allow_abbrev=False)
     if rounds:
         parser.add_argument("--rounds", type=int, default=rounds, help="timed rounds")
     if seconds:
@@ -69,6 +70,7 @@ def options(
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line. A toy run has one short round."""
     args = parser.parse_args()
+    commit()
     if args.toy:
         args.rounds, args.seconds = 1, 0.01
     return args
@@ -99,8 +101,12 @@ def software() -> Row:
     return {"python": platform.python_version(), "versions": versions}
 
 
+@functools.cache
 def commit() -> str:
-    """Return the short commit of this checkout, or "" outside of git."""
+    """Return the short commit of this checkout at the first call, or "" outside of git.
+
+    The first call is before rows are stored, which makes the checkout dirty.
+    """
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=True)

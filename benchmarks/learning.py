@@ -95,6 +95,11 @@ def main() -> None:
     if args.toy:
         args.configs, args.seeds, args.episodes = args.configs or ["cartpole"], 1, 2
         args.flags = "--total_timesteps 256 --env.num_envs 4 --ppo.rollout_length 8"
+    try:
+        for config in args.configs:
+            settings(config)
+    except ValueError as error:
+        parser.error(str(error))
     if args.worker:
         first_minutes.work(*args.worker, args)
     elif args.first_minutes:
@@ -106,7 +111,13 @@ def main() -> None:
     elif args.minutes is not None:
         if args.toy or args.runs or args.first or args.seeds != SEEDS:
             parser.error("--minutes cannot be combined with --toy, --runs, --first or --seeds")
-        sys.exit(train_missing(args))
+        try:
+            sys.exit(train_missing(args))
+        except KeyboardInterrupt:
+            print("interrupted; the same command continues", flush=True)
+            sys.exit(130)
+    elif not args.configs:
+        parser.error("no config given, and no --minutes")
     else:
         train_all(args)
 

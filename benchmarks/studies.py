@@ -10,6 +10,7 @@ import argparse
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,6 +115,13 @@ def memory_length(progress):
     import jax.numpy as jnp
 
     return jnp.round(5 + 35 * jnp.minimum(progress / 0.6, 1.0))
+
+
+def check(names: Iterable[str]) -> None:
+    """Raise ValueError for a study that does not exist."""
+    for name in names:
+        if name not in STUDIES:
+            raise ValueError(f"--studies {name}: not found. Studies: {'; '.join(STUDIES)}.")
 
 
 def main(args: argparse.Namespace) -> None:

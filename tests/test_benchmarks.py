@@ -259,6 +259,29 @@ def test_an_invalid_option_of_the_ablations_gets_a_one_sentence_error(
 
 
 @pytest.mark.toy
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        ("ablations", ["--studie"], "unrecognized arguments: --studie"),
+        (
+            "ablations",
+            ["--studies", "curious"],
+            "--studies curious: not found. Studies: velocities",
+        ),
+        ("learning", ["cartpol"], "Did you mean 'cartpole.yaml'?"),
+        ("learning", ["cartpol", "--minutes", "1"], "Did you mean 'cartpole.yaml'?"),
+        ("learning", [], "no config given"),
+    ],
+)
+def test_wrong_arguments_of_benchmarks_get_an_error(monkeypatch, capsys, script, flags, message):
+    module = load(script, monkeypatch)
+    monkeypatch.setattr(sys, "argv", [f"{script}.py", *flags])
+    with pytest.raises(SystemExit) as caught:
+        module.main()
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.toy
 def test_options_change_the_configs_of_all_their_tasks(monkeypatch):
     ablations = load("ablations", monkeypatch)
     rows = ablations.harness.read_rows(RESULTS / "ablations.jsonl")
