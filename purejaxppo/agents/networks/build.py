@@ -106,7 +106,8 @@ def make_networks(
     unused = set(config.policies.values()) - set(names)
     if unused:
         raise ValueError(
-            f"network.policies: no agent has policy {min(map(str, unused))!r}. Agents: "
+            f"network.policies: no agent has policy {min(map(str, unused))!r}. The first pattern "
+            f"that matches an agent counts. Patterns: {', '.join(config.policies)}. Agents: "
             f"{', '.join(getattr(spec, 'agents', ()))}."
         )
     network = make_network(observation, spec.action, config, critic_outputs, critic_gain)
