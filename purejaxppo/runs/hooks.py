@@ -140,14 +140,16 @@ def beats(score: float, best: float | None) -> bool:
 class ShowProgress:
     """A hook that shows the progress in the terminal.
 
-    The time left is estimated from the whole time since the first call, with evaluations, which
-    may take longer than training. The first call includes compilation: it only counts training.
+    The time left is estimated from the whole time since the first evaluation or, before it, since
+    the first call. It includes evaluations, which may take longer than training. The first call and
+    the first evaluation also compile, so after them only training counts.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """Start without a first call. `clock` returns seconds."""
         self._clock = clock
         self._first: tuple[float, int] | None = None
+        self._has_evaluated = False
 
     def due(self, run: Training) -> bool:
         """Return True, for every chunk."""
@@ -158,6 +160,8 @@ class ShowProgress:
         p, every = run.progress, run.intervals
         done = min(every.done(p), every.total)
         now = self._clock()
+        if run.evaluated and not self._has_evaluated:
+            self._has_evaluated, self._first = True, None
         self._first = self._first or (now, done)
         seconds, since = now - self._first[0], done - self._first[1]
         if not since:

@@ -42,16 +42,17 @@ class Blind(Walk):
 """
 
 
-def test_the_time_left_counts_evaluations_but_not_the_first_compilation():
+def test_the_time_left_counts_evaluations_but_not_compilation():
     """Of 10 updates, each trains for 1 s; the rest is spent in evaluations.
 
-    After update 1: 9 s of training. After update 3: 2 updates took 6 s, so 7 take 21 s.
+    After update 1: 9 s of training. After update 3: 2 updates took 6 s, so 7 take 21 s. Update 4
+    compiles the evaluation: 6 s of training are left. After update 6: 2 took 8 s, so 4 take 16 s.
     """
     config = Config().replace(total_timesteps=10 * Config().steps_per_update)
-    shown, times = [], iter([100.0, 106.0, 121.0])
+    shown, times = [], iter([100.0, 106.0, 199.0, 207.0, 223.0])
     console = SimpleNamespace(progress=lambda *values: shown.append(values[-1]))
     hook = ShowProgress(lambda: next(times))
-    for update in (1, 3, 10):
+    for update in (1, 3, 4, 6, 10):
         hook.act(
             SimpleNamespace(
                 progress=Progress(update, float(update), [update]),
@@ -60,9 +61,10 @@ def test_the_time_left_counts_evaluations_but_not_the_first_compilation():
                 console=console,
                 speed=1.0,
                 rows=[{"update": update}],
+                evaluated=update in (4, 6),
             )
         )
-    assert shown == [9.0, 21.0, 0.0]
+    assert shown == [9.0, 21.0, 6.0, 16.0, 0.0]
 
 
 @pytest.fixture
