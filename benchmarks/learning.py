@@ -4,6 +4,7 @@
     python benchmarks/learning.py hopper_v5 --random_returns
     python benchmarks/learning.py ant --first_minutes --seeds 2
     python benchmarks/learning.py --minutes 120
+    python benchmarks/learning.py --table ppo_and_friends
 
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
@@ -20,6 +21,8 @@ config needs five seeds, or ten if a seed takes less than a minute. Without conf
 trained. Seed 0 of all configs comes before seed 1; for each seed, faster configs come first. When
 the time is over, the current run is interrupted, and the next call resumes it, unless the package
 has changed since. A failed run is not repeated in the same call.
+
+`--table NAME` prints a table of docs/tables.yaml with the stored rows instead.
 """
 
 import argparse
@@ -62,7 +65,7 @@ out = {}
 for which in ("best", "last"):
     result = evaluate(restore(sys.argv[1], which), int(sys.argv[2]))
     out[which] = [result.score, float(np.nanstd(result.returns)),
-                  float(result.lengths.mean()), result.success_rate]
+                  float(result.lengths.mean()), result.success_rate, result.metric_means]
 print(json.dumps(out))
 """
 
@@ -89,6 +92,7 @@ def main() -> None:
     parser.add_argument(
         "--first_minutes", action="store_true", help="compare with Brax's PPO by seconds"
     )
+    parser.add_argument("--table", help="print this table of docs/tables.yaml")
     first_minutes.add_flags(parser)
     args = harness.parse(parser)
     args.flags = " ".join(args.flags.split())
@@ -100,7 +104,9 @@ def main() -> None:
             settings(config)
     except ValueError as error:
         parser.error(str(error))
-    if args.worker:
+    if args.table:
+        print_table(parser, args.table)
+    elif args.worker:
         first_minutes.work(*args.worker, args)
     elif args.first_minutes:
         first_minutes.compare(args, __file__)
@@ -120,6 +126,16 @@ def main() -> None:
         parser.error("no config given, and no --minutes")
     else:
         train_all(args)
+
+
+def print_table(parser: argparse.ArgumentParser, name: str) -> None:
+    """Print a table of the docs, or exit with an error if it does not exist."""
+    sys.path.insert(0, str(harness.ROOT / "docs"))
+    import make_results
+
+    if name not in make_results.TABLES:
+        parser.error(f"--table {name}: not found. Tables: {', '.join(make_results.TABLES)}.")
+    print("\n".join(make_results.tables(name)).strip())
 
 
 def train_all(args: argparse.Namespace) -> None:
@@ -275,6 +291,7 @@ def run(
         "success_rate": scores["best"][3],
         "last_return_mean": scores["last"][0],
         "last_success_rate": scores["last"][3],
+        "last_metrics": scores["last"][4],
         "env_steps": int(rows[-1]["global_step"]),
         "train_seconds": rows[-1]["seconds"],
         "seconds": seconds,

@@ -223,6 +223,42 @@ def sources(configs: Iterable[str] | None = None) -> list[str]:
     return ["", *(f"[^{slug(who)}]: {who}: {kind}." for who, kind in kinds.items()), ""]
 
 
+def ppo_and_friends() -> Rows:
+    """Return a row per task of PPO and Friends, with our last checkpoints if they are measured."""
+    of_config = {rows[0]["config"]: rows for rows in trainings() if not rows[0]["flags"]}
+    rows = []
+    for entry in PUBLISHED["ppo_and_friends"]:
+        seeds, least = of_config.get(entry.get("config"), []), entry.get("at_least")
+        passed = sum(score >= least for score in lasts(seeds)) if least is not None else None
+        row = {
+            "task": entry["task"],
+            "score": entry["score"],
+            "least": "" if least is None else f"{least:,}",
+            "label": label(entry["config"]) if "config" in entry else "",
+            "steps": f"{statistics.mean(x['env_steps'] for x in seeds) / 1e6:.1f} M"
+            if seeds
+            else "",
+            "ours": our_scores(seeds) or entry.get("reason", "not measured"),
+            "passed": "" if passed is None or not seeds else f"{passed} of {len(seeds)}",
+        }
+        rows.append(row)
+    return rows
+
+
+def our_scores(seeds: Rows) -> str:
+    """Format the returns of last checkpoints; by policy if the agents have several."""
+    if not seeds:
+        return ""
+    start = "return_mean/"
+    names = [name for name in seeds[0].get("last_metrics", {}) if name.startswith(start)]
+    if not names:
+        return mean_std(lasts(seeds))
+    return ", ".join(
+        f"{name.removeprefix(start)} {mean_std([seed['last_metrics'][name] for seed in seeds])}"
+        for name in names
+    )
+
+
 def chosen_sources() -> list[str]:
     """Write the footnotes of the table `chosen`."""
     return sources(PUBLISHED["chosen"])
@@ -544,6 +580,7 @@ PREPARED = {
         hopper_minute,
         first_minutes,
         host,
+        ppo_and_friends,
         gpu_programs,
         gpu,
         gpu_card,
