@@ -1,9 +1,10 @@
-"""Draw docs/pictures/ant.gif and learning_*.png from benchmarks/results/.
+"""Draw ant.gif, profiles.png and learning_*.png in docs/pictures/ from benchmarks/results/.
 
     python docs/learning_curves.py
 
 ant.gif joins the video first_minutes.gif and the returns in first_minutes.jsonl. A learning_*.png
 has a panel per config: evaluations of every seed, their mean, and published returns as lines.
+profiles.png has the performance profile of each suite.
 """
 
 import math
@@ -127,6 +128,27 @@ def draw_ant(rows: results.Rows) -> None:
     first.save(path, save_all=True, append_images=rest, duration=duration, loop=0, optimize=True)
 
 
+def draw_profiles() -> None:
+    """Write the performance profiles of the suites.
+
+    A profile is the share of runs above a score, the mean over tasks (Agarwal et al. 2021,
+    https://arxiv.org/abs/2108.13264, section 4.3).
+    """
+    figure, ((axis,),) = new_axes(1, 1, 620, 330)
+    scores = np.linspace(0, 2, 401)
+    for suite, configs in results.suite_runs().items():
+        shares = [(runs[:, None] > scores).mean(axis=0) for _, runs in configs.values()]
+        axis.plot(scores, np.mean(shares, axis=0), linewidth=2, label=suite)
+    axis.axvline(1, color="0.6", linestyle="--", linewidth=1)
+    axis.set_xlabel("score: 0 is random, 1 is the highest published return")
+    axis.set_ylabel("share of runs above the score")
+    axis.set_ylim(0, 1.02)
+    axis.grid(alpha=0.25)
+    figure.legend(fontsize=8, loc="outside upper center", ncols=2, frameon=False)
+    figure.savefig(PICTURES / "profiles.png", dpi=DPI)
+
+
 if __name__ == "__main__":
     draw_ant(results.read("first_minutes"))
+    draw_profiles()
     draw_learning(results.read("learning"))

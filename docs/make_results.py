@@ -346,21 +346,29 @@ def suite_means() -> list[str]:
 @functools.cache
 def suite_scores() -> list[list[Any]]:
     """Return interquartile means of last returns, scaled to random = 0, highest published = 1."""
+    cells = []
+    for suite, configs in suite_runs().items():
+        tasks = {config: [runs] for config, (_, runs) in configs.items()}
+        scales = {config: scale for config, (scale, _) in configs.items()}
+        everything = [runs for (runs,) in tasks.values()]
+        for name, task in (*tasks.items(), (suite, everything)):
+            middle, low, high = harness.iqm_interval(task)
+            title = scales.get(name, f"**{suite}**, {len(tasks)} tasks")
+            cells.append([title, sum(map(len, task)), f"{middle:.2f} ({low:.2f} to {high:.2f})"])
+    return cells
+
+
+def suite_runs() -> dict[str, dict[str, tuple[str, np.ndarray]]]:
+    """Return, by suite and config, a description of the scale and the scaled returns of seeds."""
     random = {row["config"]: row["return_mean"] for row in read("random_returns")}
     seeds = {rows[0]["config"]: rows for rows in trainings() if not rows[0]["flags"]}
-    cells = []
+    result: dict[str, dict[str, tuple[str, np.ndarray]]] = defaultdict(dict)
     for suite, configs in PUBLISHED["suites"].items():
-        scores = {}
         for config in configs:
             low, (high, who) = random[config], highest(config)
-            name = f"{label(config)}: 0 is {low:,.1f}, 1 is {high:,.1f} ({who})"
-            scores[name] = [(np.array(lasts(seeds[config])) - low) / (high - low)]
-        scores[f"**{suite}**, {len(configs)} tasks"] = [runs for (runs,) in scores.values()]
-        for name, tasks in scores.items():
-            middle, low, high = harness.iqm_interval(tasks)
-            runs = sum(map(len, tasks))
-            cells.append([name, runs, f"{middle:.2f} ({low:.2f} to {high:.2f})"])
-    return cells
+            scale = f"{label(config)}: 0 is {low:,.1f}, 1 is {high:,.1f} ({who})"
+            result[suite][config] = scale, (np.array(lasts(seeds[config])) - low) / (high - low)
+    return result
 
 
 def hopper_minute() -> Rows:
