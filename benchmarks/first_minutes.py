@@ -1,10 +1,12 @@
 """`learning.py --first_minutes`: returns over the first seconds of training, compared with Brax.
 
 Trainings alternate, one at a time, seed by seed: this library with the config, Brax's PPO with the
-sizes of the config, and Brax's PPO with the sizes of its notebook. Seconds are those of training,
-without compilation and evaluation; every point is a mean over episodes of the deterministic policy.
-Rows go to benchmarks/results/first_minutes.jsonl. docs/pictures/first_minutes.gif shows the first
-seed of this library after 0, 20 and `--seconds` seconds; docs/learning_curves.py joins both.
+sizes of the config, and Brax's PPO with the sizes of its notebook. Both contenders of Brax use the
+notebook's learning rate, discount, entropy and reward scale; for a task that it does not train with
+PPO, they use those of the config. Seconds are those of training, without compilation and
+evaluation; every point is a mean over episodes of the deterministic policy. Rows go to
+benchmarks/results/first_minutes.jsonl. With ant, docs/pictures/first_minutes.gif shows the first
+seed of this library after 0, 20 and `--seconds` seconds; docs/learning_curves.py draws the returns.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
 import ours
@@ -27,10 +29,32 @@ CONTENDERS = {
     "brax": "Brax's PPO, the same sizes",
     "brax-notebook": "Brax's PPO, the sizes of its notebook",
 }
-NOTEBOOK = {"num_envs": 4096, "rollout_length": 5, "num_minibatches": 32, "num_epochs": 4}
-"""Sizes of ant in brax/notebooks/training.ipynb, with default networks and `batch_size` 2048."""
-LEARNING = {"learning_rate": 3e-4, "entropy_cost": 1e-2, "discounting": 0.97, "reward_scaling": 10}
-"""The other settings of ant in the notebook, for both contenders of Brax."""
+
+
+class Notebook(NamedTuple):
+    """Settings of a task in brax/notebooks/training.ipynb; the networks are the default ones."""
+
+    num_envs: int
+    rollout_length: int
+    num_minibatches: int
+    num_epochs: int
+    batch_size: int
+    entropy_cost: float
+    discounting: float
+    reward_scaling: float
+    action_repeat: int = 1
+
+
+NOTEBOOK = {
+    "ant": Notebook(4096, 5, 32, 4, 2048, 1e-2, 0.97, 10),
+    "halfcheetah": Notebook(2048, 20, 32, 8, 512, 1e-3, 0.95, 1),
+    "humanoid": Notebook(2048, 10, 32, 8, 1024, 1e-3, 0.97, 0.1),
+    "inverted_double_pendulum": Notebook(2048, 5, 32, 4, 1024, 1e-2, 0.97, 10),
+    "inverted_pendulum": Notebook(2048, 5, 32, 4, 1024, 1e-2, 0.97, 10),
+    "pusher": Notebook(2048, 30, 16, 8, 512, 1e-2, 0.95, 5),
+    "reacher": Notebook(2048, 50, 32, 8, 256, 1e-3, 0.95, 5, action_repeat=4),
+}
+"""Task -> settings. The learning rate is always 3e-4."""
 EPISODES = 64
 EVALUATIONS = 40
 FRAMES, HEIGHT, WIDTH = 60, 176, 240
@@ -49,7 +73,8 @@ def compare(args: argparse.Namespace, script: str) -> None:
     args.results = path
     with tempfile.TemporaryDirectory() as folder:
         agents = Path(folder) / "agents.pkl"
-        for seed, contender in itertools.product(range(args.seeds), args.contenders):
+        contenders = [x for x in args.contenders if x != "brax-notebook" or config in NOTEBOOK]
+        for seed, contender in itertools.product(range(args.first, args.seeds), contenders):
             words = [sys.executable, script, "--seconds", str(args.seconds)]
             words += ["--worker", config, contender, str(seed), str(agents)]
             curve = json.loads(harness.call(words).splitlines()[-1])
@@ -57,7 +82,7 @@ def compare(args: argparse.Namespace, script: str) -> None:
             row = {"config": config, "contender": contender, "seed": seed, "curve": curve}
             harness.keep(args, [row], "config", "contender", "seed")
             print(f"{contender} seed {seed}: {mean:,.0f} after {seconds:.0f} s, {steps:,.0f} steps")
-        if agents.is_file() and not args.toy:
+        if agents.is_file() and config == "ant" and not args.toy:
             draw_video(agents)
 
 
@@ -121,7 +146,7 @@ def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> lis
     """Train with Brax; its compile time is the first interval minus a later one."""
     from purejaxppo import load_config
 
-    made = load_config(config)
+    made, of_task = load_config(config), NOTEBOOK.get(config)
     sizes = {
         "env": made.env.name,
         "num_envs": made.env.num_envs,
@@ -130,7 +155,19 @@ def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> lis
         "num_epochs": made.ppo.num_epochs,
         "normalize_obs": True,
     }
-    sizes |= NOTEBOOK if notebook else {"hidden": made.network.hidden}
+    learning = {
+        "learning_rate": made.ppo.learning_rate,
+        "entropy_cost": made.ppo.ent_coef,
+        "discounting": made.ppo.gamma,
+    }
+    if of_task:
+        names = "entropy_cost", "discounting", "reward_scaling", "action_repeat"
+        learning = {"learning_rate": 3e-4} | {name: getattr(of_task, name) for name in names}
+    if of_task and notebook:
+        sizes |= {name: getattr(of_task, name) for name in of_task._fields[:4]}
+        learning["batch_size"] = of_task.batch_size
+    else:
+        sizes["hidden"] = made.network.hidden
     walls: list[tuple[int, float, float]] = []
 
     class Enough(Exception):
@@ -154,8 +191,7 @@ def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> lis
             num_eval_envs=EPISODES,
             deterministic_eval=True,
             seed=seed,
-            **({"batch_size": 2048} if notebook else {}),
-            **LEARNING,
+            **learning,
         )
     compiling = max(0.0, walls[1][1] - statistics.median(later_intervals()))
     return [[float(n), max(0.0, wall - compiling), mean] for n, wall, mean in walls]
