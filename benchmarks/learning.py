@@ -20,7 +20,7 @@ run folders, each with its row in row.json, for zoo.py.
 config needs five seeds, or ten if a seed takes less than a minute. Without configs, all configs are
 trained. Seed 0 of all configs comes before seed 1; for each seed, faster configs come first. When
 the time is over, the current run is interrupted, and the next call resumes it, unless the package
-has changed since. A failed run is not repeated in the same call.
+has changed since; its row has `resumed`. A failed run is not repeated in the same call.
 
 `--table NAME` prints a table of docs/tables.yaml with the stored rows instead.
 """
@@ -267,7 +267,7 @@ def run(
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
     path, resumes = clock(folder, config, seed), math.isfinite(deadline)
     seconds = float(path.read_text(encoding="utf-8")) if resumes and path.exists() else 0.0
-    started = time.perf_counter()
+    resumed, started = seconds > 0, time.perf_counter()
     try:
         ended = until(deadline, on_cores(cores, [*command, *flags, "--run_dir", str(run_dir)]))
     finally:
@@ -297,6 +297,7 @@ def run(
         "seconds": seconds,
         "curve": [[r[x] for x in names] for r in rows if "eval/return_mean" in r],
         **({"cores": len(cores)} if cores else {}),
+        **({"resumed": True} if resumed else {}),
         "settings": settings(config),
     }
 
