@@ -225,21 +225,22 @@ def sources(configs: Iterable[str] | None = None) -> list[str]:
 
 def ppo_and_friends() -> Rows:
     """Return a row per task of PPO and Friends, with our last checkpoints if they are measured."""
-    of_config = {rows[0]["config"]: rows for rows in trainings() if not rows[0]["flags"]}
+    of_config = {(seeds[0]["config"], seeds[0]["flags"]): seeds for seeds in trainings()}
     rows = []
     for entry in PUBLISHED["ppo_and_friends"]:
-        seeds, least = of_config.get(entry.get("config"), []), entry.get("at_least")
-        passed = sum(score >= least for score in lasts(seeds)) if least is not None else None
+        config, words, least = (entry.get(key, "") for key in ("config", "flags", "at_least"))
+        seeds = of_config.get((config, words), [])
+        passed = sum(score >= least for score in lasts(seeds)) if least else 0
         row = {
             "task": entry["task"],
             "score": entry["score"],
-            "least": "" if least is None else f"{least:,}",
-            "label": label(entry["config"]) if "config" in entry else "",
+            "least": f"{least:,}" if least else "",
+            "label": label(config, words if seeds else "") if config else "",
             "steps": f"{statistics.mean(x['env_steps'] for x in seeds) / 1e6:.1f} M"
             if seeds
             else "",
             "ours": our_scores(seeds) or entry.get("reason", "not measured"),
-            "passed": "" if passed is None or not seeds else f"{passed} of {len(seeds)}",
+            "passed": f"{passed} of {len(seeds)}" if least and seeds else "",
         }
         rows.append(row)
     return rows

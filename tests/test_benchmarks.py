@@ -157,6 +157,20 @@ def test_rows_of_another_device_stay_until_this_one_has_as_many(tmp_path, monkey
 
 
 @pytest.mark.toy
+def test_a_table_of_the_docs_is_printed_by_name(monkeypatch, capsys):
+    learning = load("learning", monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--table", "ppo_and_friends"])
+    learning.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + 24 and lines[0].startswith("| task | PPO and Friends |")
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--table", "friends"])
+    with pytest.raises(SystemExit) as caught:
+        learning.main()
+    assert caught.value.code == 2
+    assert "--table friends: not found. Tables: speed, chosen," in capsys.readouterr().err
+
+
+@pytest.mark.toy
 def test_a_command_is_interrupted_at_the_deadline(monkeypatch):
     until = load("learning", monkeypatch).until
     started = time.monotonic()

@@ -196,6 +196,25 @@ def test_suites_normalise_between_random_and_the_highest_published_number(
     assert [line for line in script.suite_means() if "tasks" in line] == [total]
 
 
+def test_seeds_succeed_from_the_named_return_on(script, replace_rows, monkeypatch):
+    tasks = [
+        {"task": "Walker", "score": 319, "config": "bipedalwalker.yaml", "at_least": 300},
+        {"task": "Tag", "score": "1, -1", "config": "mpe_tag.yaml"},
+        {"task": "Absent", "score": 1, "reason": "no package is available"},
+    ]
+    monkeypatch.setitem(script.PUBLISHED, "ppo_and_friends", tasks)
+    walker = [
+        learning_row("bipedalwalker.yaml", seed, x, 0) for seed, x in enumerate((299, 300, 301))
+    ]
+    metrics = {"return_mean/hunters": 4.0, "return_mean/prey": -3.0, "caught": 1.0}
+    tag = learning_row("mpe_tag.yaml", 0, 0.5, 0) | {"last_metrics": metrics}
+    replace_rows(learning=[*walker, tag])
+    first, second, third = script.ppo_and_friends()
+    assert (first["least"], first["passed"], first["ours"]) == ("300", "2 of 3", "300.0 ± 1.0")
+    assert (second["passed"], second["ours"]) == ("", "hunters 4.0, prey -3.0")
+    assert (third["label"], third["ours"]) == ("", "no package is available")
+
+
 def test_studies_name_shared_flags_once_and_report_saturation(script, replace_rows):
     def row(study, variant, flags, last):
         names = {"study": study, "variant": variant, "flags": flags, "config": "cartpole.yaml"}
