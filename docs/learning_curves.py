@@ -75,8 +75,9 @@ def panel(axis: Any, runs: results.Rows) -> None:
     if numbers:
         axis.legend(fontsize=8, loc="best", framealpha=0.6)
     seeds = f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
-    flags = " *" if runs[0]["flags"] else ""
-    axis.set_title(f"{Path(runs[0]['config']).stem}{flags}, {seeds}", fontsize=10)
+    flags = runs[0]["flags"].replace("--", "\n--")
+    title = f"{Path(runs[0]['config']).stem}, {seeds}{flags}"
+    axis.set_title(title, fontsize=8 if flags else 10)
     axis.set_xlabel("million steps", fontsize=9)
     axis.tick_params(labelsize=9)
     axis.grid(alpha=0.25)
