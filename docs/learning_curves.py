@@ -1,16 +1,14 @@
-"""Draw ant.gif, brax_seconds.png, profiles.png and learning_*.png in docs/pictures/.
+"""Draw ant.gif, profiles.png and learning_*.png in docs/pictures/.
 
     python docs/learning_curves.py
 
 ant.gif joins the video first_minutes.gif and the returns in first_minutes.jsonl. A learning_*.png
 has a panel per config: evaluations of every seed, their mean, and published returns as lines.
-brax_seconds.png compares with Brax's PPO over seconds. profiles.png has the performance profile of
-each suite.
+profiles.png has the performance profile of each suite.
 """
 
 import math
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,11 @@ import make_results as results
 PICTURES = results.ROOT / "docs" / "pictures"
 COLUMNS = 3
 DPI = 100
-SECONDS = "seconds of training on two CPU cores"
 FAMILIES = ("brax", "envpool", "gymnax", "pgx", "playground")
 """Families with an image; the image `other` has the rest."""
 CONTENDERS = {
     "ours": ("purejaxppo", "tab:blue"),
     "brax": ("Brax's PPO, same batch sizes", "tab:orange"),
-    "brax-notebook": ("Brax's PPO, sizes of its notebook", "tab:green"),
 }
 
 
@@ -103,36 +99,6 @@ def draw_seeds(axis: Any, curves: list[np.ndarray], colour: str, label: str = ""
         axis.plot(grid, mean, color=colour, linewidth=2.2, label=label)
 
 
-def draw_contenders(axis: Any, rows: results.Rows, contenders: Iterable[str]) -> None:
-    """Draw returns over seconds of training, of both libraries on one task."""
-    for contender in contenders:
-        name, colour = CONTENDERS[contender]
-        curves = [np.array(x["curve"])[:, 1:] for x in rows if x["contender"] == contender]
-        if curves:
-            draw_seeds(axis, curves, colour, name)
-    axis.set_xlim(0, 120)
-
-
-def draw_seconds(rows: results.Rows) -> None:
-    """Write a panel per task of Brax with the returns of both libraries over seconds."""
-    tasks = sorted(results.group(rows, "config").items())
-    height = math.ceil(len(tasks) / COLUMNS)
-    figure, axes = new_axes(height, COLUMNS, 930, 230 * height + 60)
-    for axis, ((task,), alike) in zip(axes.flat, tasks, strict=False):
-        draw_contenders(axis, alike, CONTENDERS)
-        counts = [sum(x["contender"] == name for x in alike) for name in CONTENDERS]
-        axis.set_title(f"{task}, {' and '.join(map(str, filter(None, counts)))} seeds", fontsize=10)
-        axis.tick_params(labelsize=9)
-        axis.grid(alpha=0.25)
-    for axis in axes.flat[len(tasks) :]:
-        axis.set_visible(False)
-    figure.supxlabel(SECONDS, fontsize=9)
-    lines = {x.get_label(): x for axis in axes.flat for x in axis.get_lines()}
-    shown = {name: x for name, x in lines.items() if not name.startswith("_")}
-    figure.legend(shown.values(), shown.keys(), loc="outside upper center", fontsize=8)
-    figure.savefig(PICTURES / "brax_seconds.png", dpi=DPI)
-
-
 def draw_ant(rows: results.Rows) -> None:
     """Write the video of the ant above its returns over seconds."""
     from PIL import Image, ImageSequence
@@ -142,8 +108,11 @@ def draw_ant(rows: results.Rows) -> None:
         duration = video.info["duration"]
     width, height = shown[0].size
     figure, ((axis,),) = new_axes(1, 1, width, 300)
-    draw_contenders(axis, rows, ("ours", "brax"))
-    axis.set_xlabel(SECONDS, fontsize=11)
+    for contender, (name, colour) in CONTENDERS.items():
+        curves = [np.array(x["curve"])[:, 1:] for x in rows if x["contender"] == contender]
+        draw_seeds(axis, curves, colour, f"{name} (mean of {len(curves)} seeds)")
+    axis.set_xlim(0, 120)
+    axis.set_xlabel("seconds of training on two CPU cores", fontsize=11)
     axis.set_ylabel("return of Brax's ant", fontsize=11)
     axis.tick_params(labelsize=10)
     axis.grid(alpha=0.25)
@@ -182,6 +151,5 @@ def draw_profiles() -> None:
 
 if __name__ == "__main__":
     draw_ant([row for row in results.read("first_minutes") if row["config"] == "ant"])
-    draw_seconds(results.read("first_minutes"))
     draw_profiles()
     draw_learning(results.read("learning"))
