@@ -6,11 +6,11 @@
     python benchmarks/ablations.py --studies curiosity              # studies.py
 
 Every run is a call of `python -m purejaxppo.train` with `--num_seeds`. The screening compares at
-equal environment steps, five seeds with ten of the default. `--finals` uses ten other seeds of
-both and equal CPU seconds: it measures the CPU
-seconds per step of both on one core, in alternation, and divides the steps of the option by their
-ratio. The score of a seed is the mean of its last three evaluations. Runs in
-benchmarks/results/ablations.jsonl are not repeated, so an interrupted command continues.
+equal environment steps, five seeds with ten of the default. `--finals` uses ten other seeds of both
+and equal CPU seconds: it measures the CPU seconds per step of both on one core, in alternation, and
+divides the steps of the option by their ratio. The score of a seed is the mean of its last three
+evaluations. Runs in benchmarks/results/ablations.jsonl are not repeated, so an interrupted command
+continues.
 Plot: docs/pictures/ablations.png. Tables: `python docs/make_results.py`.
 """
 
@@ -113,11 +113,12 @@ def main() -> None:
     if args.cost:
         print(cost(args.cost, args.options[0], args))
         return
+    begin, run = (check, screen) if args.studies is None else (studies.check, studies.main)
     try:
-        check(args) if args.studies is None else studies.check(args.studies)
+        begin(args)
     except ValueError as error:
         parser.error(str(error))
-    screen(args) if args.studies is None else studies.main(args)
+    run(args)
 
 
 def check(args: argparse.Namespace) -> None:

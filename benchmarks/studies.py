@@ -10,7 +10,6 @@ import argparse
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,9 +116,9 @@ def memory_length(progress):
     return jnp.round(5 + 35 * jnp.minimum(progress / 0.6, 1.0))
 
 
-def check(names: Iterable[str]) -> None:
+def check(args: argparse.Namespace) -> None:
     """Raise ValueError for a study that does not exist."""
-    for name in names:
+    for name in args.studies:
         if name not in STUDIES:
             raise ValueError(f"--studies {name}: not found. Studies: {'; '.join(STUDIES)}.")
 
