@@ -20,7 +20,7 @@ run folders, each with its row in row.json, for zoo.py.
 config needs five seeds, or ten if a seed takes less than a minute. Without configs, all configs are
 trained. Seed 0 of all configs comes before seed 1; for each seed, faster configs come first. When
 the time is over, the current run is interrupted, and the next call resumes it, unless the package
-has changed since; its row has `resumed`. A failed run is not repeated in the same call.
+has changed since. Rows of resumed runs are marked. A failed run is not repeated in the same call.
 
 `--table NAME` prints a table of docs/tables.yaml with the stored rows instead.
 """
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument(
         "--first_minutes", action="store_true", help="compare with Brax's PPO by seconds"
     )
-    parser.add_argument("--table", help="print this table of docs/tables.yaml")
+    parser.add_argument("--table", help="print a table of docs/tables.yaml, and train nothing")
     first_minutes.add_flags(parser)
     args = harness.parse(parser)
     args.flags = " ".join(args.flags.split())
