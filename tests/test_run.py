@@ -67,7 +67,7 @@ def test_a_changed_structural_field_is_rejected_by_name(finished_run, config_fil
 
 def test_a_run_without_a_checkpoint_starts_with_the_new_config(finished_run, config_file, capsys):
     shutil.rmtree("run/checkpoints")
-    Path("run/checkpoints").mkdir()
+    Path("run/checkpoints/64.orbax-checkpoint-tmp/agent").mkdir(parents=True)
     Path("run/versions.json").write_text('{"command": "of the interrupted start"}')
     assert train(config_file, "--run_dir", "run", "--network.hidden", 8) == 0
     assert "resuming" not in capsys.readouterr().out

@@ -36,7 +36,14 @@ from purejaxppo.runs import checksums
 from purejaxppo.runs.agent import Agent, abstract_agents
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.devices import check_platforms
-from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, named_write_errors
+from purejaxppo.runs.folder import (
+    CONFIG,
+    MEMBERS,
+    check_is_run,
+    named_write_errors,
+    steps_in,
+    steps_of,
+)
 from purejaxppo.runs.progress import Progress
 from purejaxppo.types import STATISTICS, LearnedState, TrainState, named_leaves
 
@@ -46,7 +53,6 @@ T = TypeVar("T")
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Suffix of the folder of an unfinished checkpoint."""
-ITEMS = ("agent", "train", "progress", "best")
 CHECKSUMS = "checksums"
 """Key of the checksums in the saved counters. Version 0.2 did not write it."""
 ZARR = "/.zarray"
@@ -180,7 +186,7 @@ class Checkpoints:
             self._folder.mkdir(parents=True, exist_ok=True)
             if processes.is_main():
                 self._remove_unfinished()
-                if _steps(self._folder):
+                if steps_in(self._folder):
                     latest = self._newest_readable()
         latest = processes.of_main(-1 if latest is None else latest)
         self._latest = None if latest < 0 else latest
@@ -225,7 +231,7 @@ class Checkpoints:
 
     def finished(self) -> int | None:
         """Return the steps of the last checkpoint that is complete on disk; None without one."""
-        return max(_steps(self._folder), default=None)
+        return max(steps_in(self._folder), default=None)
 
     def progress(self) -> Progress:
         """Read the counters of the last checkpoint."""
@@ -316,7 +322,7 @@ class Checkpoints:
         with self._writing():
             self._checkpointer.wait_until_finished()
         if self._saving and processes.is_main():
-            for step in _steps(self._folder)[: -self._keep]:
+            for step in steps_in(self._folder)[: -self._keep]:
                 shutil.rmtree(self._folder / str(step), ignore_errors=True)
 
     def close(self) -> None:
@@ -587,11 +593,6 @@ def restore(
     return agents if len(members) > 1 else agents.member(0)
 
 
-def steps_of(run_dir: Path) -> list[int]:
-    """Return the environment steps of the checkpoints of a run, in order."""
-    return _steps(run_dir / "checkpoints")
-
-
 def last_progress(run_dir: Path) -> Progress:
     """Return the counters of the newest readable checkpoint; initial ones without a checkpoint."""
     for step in reversed(steps_of(run_dir)):
@@ -625,7 +626,7 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
 def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[str, np.ndarray]]:
     """Read a checkpoint, an item and its arrays; `restore` describes the arguments and errors."""
     folder = run_dir / "checkpoints"
-    steps = _steps(folder)
+    steps = steps_in(folder)
     if not steps:
         raise ValueError(f"{run_dir}: no checkpoint has been saved yet")
     if checkpoint in ("best", "last"):
@@ -693,12 +694,12 @@ def _first_readable(
         ValueError: all checkpoints are corrupt.
     """
     while True:
-        steps, corrupt = _steps(folder), dict[int, str]()
+        steps, corrupt = steps_in(folder), dict[int, str]()
         for step in reversed(steps):
             try:
                 return read(Checkpoint.open(folder / str(step))), step, corrupt
             except CorruptError as error:
-                if _steps(folder)[-1:] != steps[-1:]:
+                if steps_in(folder)[-1:] != steps[-1:]:
                     break
                 corrupt[step] = str(error)
         else:
@@ -711,15 +712,3 @@ def _described(folder: Path, corrupt: dict[int, str]) -> str:
     """Name the corrupt checkpoints of a folder."""
     reasons = ", ".join(f"{step} ({reason})" for step, reason in corrupt.items())
     return f"{folder}: corrupt checkpoint{'s' * (len(corrupt) > 1)} {reasons}"
-
-
-def _steps(folder: Path) -> list[int]:
-    """Return the finished checkpoints of a folder in order, and ignore other files."""
-    if not folder.is_dir():
-        return []
-    return sorted(
-        int(path.name)
-        for path in folder.iterdir()
-        if re.fullmatch(r"0|[1-9][0-9]*", path.name)
-        and any((path / item).is_dir() for item in ITEMS)
-    )

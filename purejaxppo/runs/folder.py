@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,7 @@ LOCK = ".lock"
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
+CHECKPOINT_ITEMS = ("agent", "train", "progress", "best")
 SWEEP = "sweep.yaml"
 """File that marks the folder of a sweep."""
 INIT = "init.json"
@@ -270,9 +272,21 @@ def copy_code(config: Config, run_dir: Path) -> list[str]:
         raise ValueError(f"{error.filename} cannot be copied ({error.strerror})") from error
 
 
-def has_checkpoint(run_dir: Path) -> bool:
-    """Return True if a run folder has a checkpoint, readable or not."""
-    return any((run_dir / "checkpoints").glob("[0-9]*"))
+def steps_of(run_dir: Path) -> list[int]:
+    """Return the environment steps of a run's finished checkpoints, in order."""
+    return steps_in(run_dir / "checkpoints")
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Return the steps of the finished checkpoints of a folder, in order; ignore other files."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        int(path.name)
+        for path in folder.iterdir()
+        if re.fullmatch(r"0|[1-9][0-9]*", path.name)
+        and any((path / item).is_dir() for item in CHECKPOINT_ITEMS)
+    )
 
 
 def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> list[str]:
@@ -288,7 +302,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     """
     if len(members) > 1:
         save_members(run_dir / MEMBERS, config, members)
-    first = not has_checkpoint(run_dir)
+    first = not steps_of(run_dir)
     if first:
         shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a start that saved nothing
     notes = copy_code(config, run_dir)

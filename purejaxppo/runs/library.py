@@ -24,7 +24,7 @@ from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.parts import with_env
 from purejaxppo.runs import session
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
-from purejaxppo.runs.checkpoint import last_progress, restore, steps_of
+from purejaxppo.runs.checkpoint import last_progress, restore
 from purejaxppo.runs.console import Stopped, print_warnings
 from purejaxppo.runs.curves import (
     RETURN,
@@ -38,7 +38,7 @@ from purejaxppo.runs.curves import (
     title_of,
     with_legends,
 )
-from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run
+from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, steps_of
 from purejaxppo.runs.recording import draw
 from purejaxppo.runs.rows import Row, read_csv
 from purejaxppo.video.video import check_target

@@ -20,7 +20,7 @@ from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.runs.console import Console
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.failures import OutOfMemoryError
-from purejaxppo.runs.folder import CONFIG, run_folder
+from purejaxppo.runs.folder import CONFIG, run_folder, steps_of
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.population import AddPopulation, Rules, population_functions, short_interval
 from purejaxppo.runs.programs import MakeTrainFunctions, Programs, ppo_functions, without_hang
@@ -85,7 +85,7 @@ def plan(group: Group, setup: Setup) -> list[tuple[Config, ...]]:
     """Divide a group into batches. The saved plan is used if a batch has a checkpoint."""
     path = Path(group.folder) / PLAN
     members = group.members
-    has_checkpoints = any(path.parent.glob("batch-*/checkpoints/[0-9]*"))
+    has_checkpoints = any(map(steps_of, path.parent.glob("batch-*")))
     if path.is_file() and has_checkpoints:
         sizes = json.loads(path.read_text(encoding="utf-8"))
     else:

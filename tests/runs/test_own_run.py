@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from support.runs import assert_same_bits, final_state, train
 from purejaxppo.export import __main__ as export
 from purejaxppo.export import player
 from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.folder import steps_of
 from purejaxppo.sweep.__main__ import main as sweep
 
 OWN = """
@@ -55,13 +57,27 @@ def test_a_killed_run_resumed_from_its_copy_equals_an_uninterrupted_run(folder):
     process = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL
     )
-    while process.poll() is None and not list(Path("cut/checkpoints").glob("[0-9]*")):
+    while process.poll() is None and not steps_of(Path("cut")):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     (folder / "mine.py").write_text("raise SystemError\n")
     assert train("own.yaml", "--run_dir", "cut") == 0
     assert_same_bits(final_state("cut")[0], final_state("whole")[0])
+
+
+@pytest.mark.full
+def test_a_run_killed_in_its_first_checkpoint_starts_again_with_the_new_code(folder):
+    assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
+    last, *others = sorted(Path("run/checkpoints").iterdir(), reverse=True)
+    last.rename(f"{last}.orbax-checkpoint-tmp")
+    for path in others:
+        shutil.rmtree(path)
+    (folder / "mine.py").write_text(f"{OWN}# changed\n")
+    assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
+    (copy,) = Path("run/code").glob("*/mine.py")
+    assert copy.read_text() == (folder / "mine.py").read_text()
+    assert int(last.name) in steps_of(Path("run"))
 
 
 @pytest.mark.full
