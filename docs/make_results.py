@@ -356,20 +356,44 @@ def suite_scores() -> list[list[Any]]:
             middle, low, high = harness.iqm_interval(task)
             title = scales.get(name, f"**{suite}**, {len(tasks)} tasks")
             cells.append([title, sum(map(len, task)), f"{middle:.2f} ({low:.2f} to {high:.2f})"])
+        cells += published_scores(suite, list(tasks))
+    return cells
+
+
+def published_scores(suite: str, configs: list[str]) -> list[list[Any]]:
+    """Return the interquartile means of sources that publish all tasks of a suite."""
+    numbers = {config: PUBLISHED["numbers"][config] for config in configs}
+    shared = [who for who in PUBLISHED["sources"] if all(who in x for x in numbers.values())]
+    cells = []
+    for who in shared:
+        scores = [scaled(config, leading(x[who][0])) for config, x in numbers.items()]
+        title = f"**{suite}**, means published by {who}"
+        cells.append([title, len(configs), f"{harness.iqm(np.array(scores)):.2f}"])
     return cells
 
 
 def suite_runs() -> dict[str, dict[str, tuple[str, np.ndarray]]]:
     """Return, by suite and config, a description of the scale and the scaled returns of seeds."""
-    random = {row["config"]: row["return_mean"] for row in read("random_returns")}
     seeds = {rows[0]["config"]: rows for rows in trainings() if not rows[0]["flags"]}
     result: dict[str, dict[str, tuple[str, np.ndarray]]] = defaultdict(dict)
     for suite, configs in PUBLISHED["suites"].items():
         for config in configs:
-            low, (high, who) = random[config], highest(config)
+            low, high, who = scale_of(config)
             scale = f"{label(config)}: 0 is {low:,.1f}, 1 is {high:,.1f} ({who})"
-            result[suite][config] = scale, (np.array(lasts(seeds[config])) - low) / (high - low)
+            result[suite][config] = scale, scaled(config, lasts(seeds[config]))
     return result
+
+
+def scale_of(config: str) -> tuple[float, float, str]:
+    """Return the returns of a task that count as 0 and as 1, and the source of the second."""
+    random = {row["config"]: row["return_mean"] for row in read("random_returns")}
+    return random[config], *highest(config)
+
+
+def scaled(config: str, returns: Any) -> np.ndarray:
+    """Return returns of a task on the scale of its suite."""
+    low, high, _ = scale_of(config)
+    return (np.asarray(returns) - low) / (high - low)
 
 
 def hopper_minute() -> Rows:

@@ -196,6 +196,28 @@ def test_suites_normalise_between_random_and_the_highest_published_number(
     assert [line for line in script.suite_means() if "tasks" in line] == [total]
 
 
+def test_sources_that_publish_all_tasks_of_a_suite_have_a_row(script, replace_rows, monkeypatch):
+    configs = ["acrobot.yaml", "pendulum.yaml"]
+    monkeypatch.setitem(script.PUBLISHED, "suites", {"Both": configs})
+    numbers = {
+        "acrobot.yaml": {"SB3 zoo": ["50 ± 9", ""], "Tianshou": [100, ""], "Pgx": [90, ""]},
+        "pendulum.yaml": {"SB3 zoo": [0, ""], "Tianshou": ["-80 ± 1", ""]},
+    }
+    monkeypatch.setitem(script.PUBLISHED, "numbers", numbers)
+    replace_rows(
+        learning=[learning_row(config, seed, 0, 0) for config in configs for seed in (0, 1)],
+        random_returns=[
+            {"config": "acrobot.yaml", "return_mean": 0.0},
+            {"config": "pendulum.yaml", "return_mean": -100.0},
+        ],
+    )
+    rows = [line for line in script.suite_means() if "published" in line]
+    assert rows == [  # SB3: (0.5 + 1) / 2; Tianshou: (1 + 0.2) / 2; Pgx has one task
+        "| **Both**, means published by SB3 zoo | 2 | 0.75 |",
+        "| **Both**, means published by Tianshou | 2 | 0.60 |",
+    ]
+
+
 def test_seeds_succeed_from_the_named_return_on(script, replace_rows, monkeypatch):
     tasks = [
         {"task": "Walker", "score": 319, "config": "bipedalwalker.yaml", "at_least": 300},
