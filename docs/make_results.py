@@ -46,6 +46,7 @@ NAMES = {
     "rows": "our client, plain loop",
 }
 """Contenders without a description in their rows."""
+SB3 = {"sb3": "Stable-Baselines3", "sbx": "SBX"}
 DEVICES = {"Intel(R) Xeon(R) Processor": "Intel Xeon", "NVIDIA H100 80GB HBM3": "NVIDIA H100"}
 """Short names of processors."""
 Row = dict[str, Any]
@@ -419,6 +420,27 @@ def first_minutes() -> Rows:
     return rows
 
 
+def sb3() -> Rows:
+    """Return rows of this library, Stable-Baselines3 and SBX on the tasks that all have."""
+    peers = group(read("sb3"), "config", "library")
+    ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
+    rows = []
+    for config in dict.fromkeys(config for config, _ in peers):
+        named = {SB3[x]: seeds for (task, x), seeds in peers.items() if task == config}
+        for library, seeds in {"purejaxppo": ours[config], **named}.items():
+            rows.append(
+                {
+                    "config": label(config),
+                    "library": library,
+                    "seeds": len(seeds),
+                    "last": mean_std(lasts(seeds), 0),
+                    "minutes": np.median([row["train_seconds"] for row in seeds]) / 60,
+                    "cores": seeds[0]["cores"],
+                }
+            )
+    return rows
+
+
 def host() -> Rows:
     """Return the rows of host simulators with shared sizes, varied sizes and packages."""
     rows = read("host")
@@ -612,6 +634,7 @@ PREPARED = {
         speed,
         hopper_minute,
         first_minutes,
+        sb3,
         host,
         ppo_and_friends,
         gpu_programs,
