@@ -308,7 +308,8 @@ def first_comments() -> dict[Path, str]:
         path = CONFIGS / config
         if path.is_file():
             first, _, rest = path.read_text(encoding="utf-8").partition("\n")
-            texts[path] = f"{first.partition(': ')[0]}: {reached(seeds)}\n{rest}"
+            untuned = ", not tuned" * (config in PUBLISHED["untuned"])
+            texts[path] = f"{first.partition(': ')[0]}: {reached(seeds)}{untuned}\n{rest}"
     return texts
 
 
