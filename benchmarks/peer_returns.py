@@ -1,22 +1,31 @@
-"""Returns of the PPO of Stable-Baselines3 and of SBX with the settings of RL Baselines3 Zoo.
+"""Returns of other PPO libraries on tasks of this library's configs, with their own settings.
 
-    python benchmarks/sb3.py hopper_v5 walker2d_v5 --seeds 2 --peer-python PATH [--core 0]
+    python benchmarks/peer_returns.py hopper_v5 walker2d_v5 --libraries sb3 sbx --peer-python PATH
+    python benchmarks/peer_returns.py hopper ant --libraries brax brax-notebook [--core 0]
 
-Trains for as many steps as the zoo, on Gymnasium's environment of the config, under
-`--peer-python`. Twenty times, the deterministic policy is evaluated over 16 episodes, and at the
-end over 100. Seconds are those of training with compilation, without evaluations. Each training
-uses one core and, in PyTorch, one thread. Rows go to benchmarks/results/sb3.jsonl; those of
-stored seeds are not trained again. The settings are those of hyperparams/ppo.yml in
+sb3 and sbx: Stable-Baselines3 and SBX with the settings of RL Baselines3 Zoo, as many steps as
+there, on Gymnasium's environment of the config, under `--peer-python`. Twenty times, the
+deterministic policy is evaluated over 16 episodes, and at the end over 100. Seconds are those of
+training with compilation, without evaluations. The settings are those of hyperparams/ppo.yml in
 https://github.com/DLR-RM/rl-baselines3-zoo, for versions 3 of the tasks, as of its commit 00128b5.
+
+brax and brax-notebook: Brax's PPO, as in first_minutes.py, for as many seconds as this library's
+stored runs on one core took, or `--seconds`.
+
+Each training uses one core and, in PyTorch, one thread. Rows go to
+benchmarks/results/peer_returns.jsonl; those of stored seeds are not trained again.
 """
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from typing import Any
 
+import first_minutes
 import harness
+import ours
 
 NETWORK = {
     "log_std_init": -2.0,
@@ -71,41 +80,70 @@ TASKS: dict[str, dict[str, Any]] = {
 
 Observations and rewards are normalised. Where the zoo gives no network, it has the default one.
 """
-LIBRARIES = {"sb3": "Stable-Baselines3", "sbx": "SBX"}
+LIBRARIES = ("sb3", "sbx", "brax", "brax-notebook")
 STEPS, EVALUATIONS, EPISODES, LAST_EPISODES = 1_000_000, 20, 16, 100
 
 
 def main() -> None:
     """Train the missing seeds one after another, and store a row after each."""
-    parser = harness.options(__doc__, "sb3")
-    parser.add_argument("tasks", nargs="*", default=list(TASKS), help="configs of this library")
-    parser.add_argument("--libraries", nargs="+", default=list(LIBRARIES), choices=LIBRARIES)
+    parser = harness.options(__doc__, "peer_returns")
+    parser.add_argument("tasks", nargs="+", help="configs of this library")
+    parser.add_argument("--libraries", nargs="+", required=True, choices=LIBRARIES)
     parser.add_argument("--seeds", type=int, default=2, help="seeds 0..N-1")
+    parser.add_argument("--seconds", type=float, help="seconds of training of Brax's PPO")
     parser.add_argument("--core", type=int, default=0, help="the core that trains")
     parser.add_argument(
-        "--peer-python", default=sys.executable, help="Python with the other libraries"
+        "--peer-python", default=sys.executable, help="Python with Stable-Baselines3 and SBX"
     )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    args = harness.parse(parser)
+    args = parser.parse_args()
     if args.worker:
-        task, library, seed = args.worker
-        print(json.dumps(train(task, library, int(seed), toy=args.toy)), flush=True)
+        print(json.dumps(work(*args.worker, args)), flush=True)
         return
-    for task in args.tasks:
-        if task not in TASKS:
-            parser.error(f"{task}: the zoo's settings are not in this file. Tasks: {list(TASKS)}.")
+    known = {"sb3": TASKS, "sbx": TASKS, "brax-notebook": first_minutes.NOTEBOOK}
+    jobs = [(x, y, str(n)) for n in range(args.seeds) for x in args.tasks for y in args.libraries]
+    for task, library, _ in jobs:
+        if task not in known.get(library, [task]):
+            parser.error(f"{task}: {library} has no settings. Tasks: {', '.join(known[library])}.")
     stored = {(r["config"], r["library"], r["seed"]) for r in harness.read_rows(args.results)}
-    jobs = [(x, y, seed) for seed in range(args.seeds) for x in args.tasks for y in args.libraries]
     for task, library, seed in jobs:
-        if not args.toy and (f"{task}.yaml", library, seed) in stored:
+        config = f"{task}.yaml"
+        if not args.toy and (config, library, int(seed)) in stored:
             continue
-        words = ["taskset", "-c", str(args.core), args.peer_python, __file__]
-        words += ["--toy"] * args.toy + ["--worker", task, library, str(seed)]
-        row = json.loads(harness.call(words).splitlines()[-1])
-        row |= {"config": f"{task}.yaml", "library": library, "seed": seed, "cores": 1}
+        python = args.peer_python if library in ("sb3", "sbx") else sys.executable
+        seconds = 1.0 if args.toy else args.seconds or seconds_of(config, args)
+        words = ["taskset", "-c", str(args.core), python, __file__, task, "--libraries", library]
+        words += ["--seconds", str(seconds)] + ["--toy"] * args.toy
+        row = json.loads(harness.call([*words, "--worker", task, library, seed]).splitlines()[-1])
+        row |= {"config": config, "library": library, "seed": int(seed), "cores": 1}
         harness.keep(args, [row], "config", "library", "seed")
-        mean, seconds = row["last_return_mean"], row["train_seconds"]
-        print(f"{task} {library} seed {seed}: {mean:,.0f} after {seconds:,.0f} s", flush=True)
+        mean, trained = row["last_return_mean"], row["train_seconds"]
+        print(f"{task} {library} seed {seed}: {mean:,.0f} after {trained:,.0f} s", flush=True)
+
+
+def seconds_of(config: str, args: argparse.Namespace) -> float:
+    """Return the median seconds of training of this library's runs on one core."""
+    rows = harness.read_rows(args.results.with_name("learning.jsonl"))
+    alike = [r for r in rows if r["config"] == config and r["cores"] == 1 and not r["flags"]]
+    return statistics.median([row["train_seconds"] for row in alike] or [600.0])
+
+
+def work(task: str, library: str, seed: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Train one seed, and return the entries of its row."""
+    if library in ("sb3", "sbx"):
+        return train(task, library, int(seed), toy=args.toy)
+    ours.start(1)
+    notebook = library == "brax-notebook"
+    curve = first_minutes.train_brax(task, int(seed), args.seconds, notebook=notebook)
+    steps, seconds, mean = curve[-1]
+    return {
+        "curve": curve,
+        "env_steps": int(steps),
+        "train_seconds": seconds,
+        "episodes": first_minutes.EPISODES,
+        "last_return_mean": mean,
+        **harness.software(),
+    }
 
 
 def train(task: str, library: str, seed: int, *, toy: bool = False) -> dict[str, Any]:
