@@ -1,10 +1,10 @@
-"""Draw ant.gif, profiles.png, sb3.png and learning_*.png in docs/pictures/.
+"""Draw ant.gif, profiles.png, peers_*.png and learning_*.png in docs/pictures/.
 
     python docs/learning_curves.py
 
 ant.gif joins the video first_minutes.gif and the returns in first_minutes.jsonl. A learning_*.png
 has a panel per config: evaluations of every seed, their mean, and published returns as lines.
-profiles.png has the performance profile of each suite, and sb3.png the learning of three libraries.
+profiles.png has the performance profile of each suite. A peers_*.png compares with other libraries.
 """
 
 import math
@@ -22,6 +22,8 @@ PICTURES = results.ROOT / "docs" / "pictures"
 COLUMNS = 3
 DPI = 100
 COLOURS = ("tab:blue", "tab:orange", "tab:green")
+OVER = ((0, 1e6, "million steps"), (1, 60, "minutes of training"))
+"""Column of a curve, its unit and label, for each axis over which returns are drawn."""
 FAMILIES = ("brax", "envpool", "gymnax", "pgx", "playground")
 """Families with an image; the image `other` has the rest."""
 CONTENDERS = {
@@ -100,28 +102,35 @@ def draw_seeds(axis: Any, curves: list[np.ndarray], colour: str, label: str = ""
         axis.plot(grid, mean, color=colour, linewidth=2.2, label=label)
 
 
-def draw_sb3(rows: results.Rows) -> None:
-    """Write returns over steps and over minutes, next to those of Stable-Baselines3 and SBX."""
-    tasks = results.group(rows, "config")
-    ours = [row for row in results.read("learning") if not row["flags"]]
-    figure, axes = new_axes(2, len(tasks), 930, 460)
-    for column, ((config,), peers) in zip(axes.T, tasks.items(), strict=True):
-        runs = {"purejaxppo": [row for row in ours if row["config"] == config]}
-        for name, title in results.SB3.items():
-            runs[title] = [row for row in peers if row["library"] == name]
-        for (title, seeds), colour in zip(runs.items(), COLOURS, strict=True):
-            for axis, kept, unit in zip(column, (0, 1), (1e6, 60), strict=True):
-                curves = [np.array(x["curve"])[:, [kept, 2]] / [unit, 1] for x in seeds]
-                draw_seeds(axis, curves, colour)
-            column[0].plot([], [], color=colour, label=title)
-        column[0].set_title(Path(config).stem, fontsize=10)
-        for axis, name in zip(column, ("million steps", "minutes of training"), strict=True):
-            axis.set_xlabel(name, fontsize=9)
-            axis.tick_params(labelsize=9)
-            axis.grid(alpha=0.25)
-    lines = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper center", ncols=3, fontsize=9, frameon=False)
-    figure.savefig(PICTURES / "sb3.png", dpi=DPI)
+def draw_peers() -> None:
+    """Write returns over steps and over minutes next to those of other libraries."""
+    families = {}
+    for config, runs in results.with_peers().items():
+        family = results.env_name(config).partition("/")[0]
+        families.setdefault(family, {})[config] = runs
+    for family, tasks in families.items():
+        columns = min(COLUMNS, len(tasks))
+        height = 2 * math.ceil(len(tasks) / columns)
+        figure, axes = new_axes(height, columns, 310 * columns, 230 * height + 30)
+        panels = axes.reshape(-1, 2, columns).swapaxes(1, 2).reshape(-1, 2)  # [task, steps or time]
+        names = dict.fromkeys(name for runs in tasks.values() for name in runs)
+        colours = dict(zip(names, COLOURS, strict=False))
+        for pair, (config, runs) in zip(panels, tasks.items(), strict=False):
+            for axis, (kept, unit, label) in zip(pair, OVER, strict=True):
+                for name, seeds in runs.items():
+                    curves = [np.array(x["curve"])[:, [kept, 2]] / [unit, 1] for x in seeds]
+                    draw_seeds(axis, curves, colours[name])
+                axis.set_xlabel(label, fontsize=9)
+                axis.tick_params(labelsize=9)
+                axis.grid(alpha=0.25)
+            pair[0].set_title(Path(config).stem, fontsize=10)
+        for axis in panels[len(tasks) :].flat:
+            axis.set_visible(False)
+        for name, colour in colours.items():
+            axes[0, 0].plot([], [], color=colour, label=name)
+        lines = axes[0, 0].get_legend_handles_labels()
+        figure.legend(*lines, loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+        figure.savefig(PICTURES / f"peers_{family}.png", dpi=DPI)
 
 
 def draw_ant(rows: results.Rows) -> None:
@@ -177,5 +186,5 @@ def draw_profiles() -> None:
 if __name__ == "__main__":
     draw_ant([row for row in results.read("first_minutes") if row["config"] == "ant"])
     draw_profiles()
-    draw_sb3(results.read("sb3"))
+    draw_peers()
     draw_learning(results.read("learning"))

@@ -46,7 +46,12 @@ NAMES = {
     "rows": "our client, plain loop",
 }
 """Contenders without a description in their rows."""
-SB3 = {"sb3": "Stable-Baselines3", "sbx": "SBX"}
+PEERS = {
+    "sb3": "Stable-Baselines3",
+    "sbx": "SBX",
+    "brax": "Brax's PPO, our sizes",
+    "brax-notebook": "Brax's PPO, its notebook's sizes",
+}
 DEVICES = {"Intel(R) Xeon(R) Processor": "Intel Xeon", "NVIDIA H100 80GB HBM3": "NVIDIA H100"}
 """Short names of processors."""
 Row = dict[str, Any]
@@ -421,25 +426,34 @@ def first_minutes() -> Rows:
     return rows
 
 
-def sb3() -> Rows:
-    """Return rows of this library, Stable-Baselines3 and SBX on the tasks that all have."""
-    peers = group(read("sb3"), "config", "library")
-    ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
+def peer_returns() -> Rows:
+    """Return rows of this library and of others on the tasks that both trained on this machine."""
     rows = []
-    for config in dict.fromkeys(config for config, _ in peers):
-        named = {SB3[x]: seeds for (task, x), seeds in peers.items() if task == config}
-        for library, seeds in {"purejaxppo": ours[config], **named}.items():
+    for config, runs in with_peers().items():
+        for library, seeds in runs.items():
             rows.append(
                 {
                     "config": label(config),
                     "library": library,
                     "seeds": len(seeds),
-                    "last": mean_std(lasts(seeds), 0),
-                    "minutes": np.median([row["train_seconds"] for row in seeds]) / 60,
+                    "steps": statistics.mean(row["env_steps"] for row in seeds) / 1e6,
+                    "last": mean_std(lasts(seeds)),
+                    "minutes": statistics.median(row["train_seconds"] for row in seeds) / 60,
                     "cores": seeds[0]["cores"],
+                    "device": seeds[0]["device"],
                 }
             )
     return rows
+
+
+def with_peers() -> dict[str, dict[str, Rows]]:
+    """Return, by config and library, the rows of this library and of those in PEERS."""
+    peers = group(read("peer_returns"), "config", "library")
+    ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
+    result: dict[str, dict[str, Rows]] = {}
+    for (config, name), seeds in peers.items():
+        result.setdefault(config, {"purejaxppo": ours[config]})[PEERS[name]] = seeds
+    return result
 
 
 def host() -> Rows:
@@ -635,7 +649,7 @@ PREPARED = {
         speed,
         hopper_minute,
         first_minutes,
-        sb3,
+        peer_returns,
         host,
         ppo_and_friends,
         gpu_programs,
