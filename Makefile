@@ -28,7 +28,7 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate video film sweep zoo check test test-all test-apart test-wheel golden mpirun godot gpu-compiler lint format types layers docs lock clean
+.PHONY: train evaluate video film sweep zoo check test test-all test-apart test-wheel golden mpirun godot gpu-compiler lint format types layers docs results lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
@@ -121,6 +121,11 @@ docs: $(for_docs)
 	$(RUN) docs/make_names.py
 	$(RUN) docs/make_walk.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+# Writes the tables and plots of the documentation from benchmarks/results/.
+results: $(for_test)
+	$(RUN) docs/make_results.py
+	$(RUN) docs/make_pictures.py
 
 # Keeps locked versions that pyproject.toml allows. LOCK_ARGS=--upgrade uses the newest versions.
 lock: $(VENV)/.made

@@ -6,7 +6,7 @@ notebook's learning rate, discount, entropy and reward scale; for a task that it
 PPO, they use those of the config. Seconds are those of training, without compilation and
 evaluation; every point is a mean over episodes of the deterministic policy. Rows go to
 benchmarks/results/first_minutes.jsonl. With ant, docs/pictures/first_minutes.gif shows the first
-seed of this library after 0, 20 and `--seconds` seconds; docs/learning_curves.py draws the returns.
+seed of this library after 0, 20 and `--seconds` seconds; docs/make_pictures.py draws the returns.
 """
 
 import argparse

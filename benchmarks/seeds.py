@@ -11,6 +11,7 @@ benchmarks/results/seeds.jsonl, the plot of them to docs/pictures/seeds.png.
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -165,10 +166,11 @@ def train_plain(sizes: dict[str, Any], count: int) -> Callable[[], int]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plot seconds and memory over the number of seeds, for the last measured device."""
+    """Plot seconds and memory over the number of seeds, for the device with the most rows."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in rows if row["device"] == rows[-1]["device"]]
+    device = statistics.mode(row["device"] for row in rows)
+    rows = [row for row in rows if row["device"] == device]
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     panels = figure.subplots(1, 2)
     for name, about in CONTENDERS.items():
@@ -176,9 +178,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         counts = [row["seeds"] for row in points]
         seconds = [row["seeds"] * row["steps"] / row["steps_per_second"] for row in points]
         panels[0].loglog(counts, seconds, "o-", label=about)
-        panels[1].loglog(counts, [row["peak_mb"] for row in points], "o-")
+        panels[1].semilogx(counts, [row["peak_mb"] for row in points], "o-")
     panels[0].set_ylabel(f"seconds for {rows[-1]['steps']:,} steps of each")
     panels[1].set_ylabel("peak memory of the process, MB")
+    panels[1].set_ylim(bottom=0)
     for panel in panels:
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter("{x:g}")

@@ -1,10 +1,11 @@
-"""Draw ant.gif, profiles.png, peers_*.png and learning_*.png in docs/pictures/.
+"""Draw the plots in docs/pictures/ from benchmarks/results/.
 
-    python docs/learning_curves.py
+    python docs/make_pictures.py
 
 ant.gif joins the video first_minutes.gif and the returns in first_minutes.jsonl. A learning_*.png
 has a panel per config: evaluations of every seed, their mean, and published returns as lines.
 profiles.png has the performance profile of each suite. A peers_*.png compares with other libraries.
+The other plots are drawn by functions of the benchmarks, which also draw them after each run.
 """
 
 import math
@@ -15,8 +16,12 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import ablations
 import make_results as results
+import studies
+from seeds import draw as draw_many_seeds
 
 PICTURES = results.ROOT / "docs" / "pictures"
 COLUMNS = 3
@@ -188,3 +193,7 @@ if __name__ == "__main__":
     draw_profiles()
     draw_peers()
     draw_learning(results.read("learning"))
+    ablations.draw(results.read("ablations"))
+    draw_many_seeds(results.read("seeds"), PICTURES / "seeds.png")
+    for (name,), rows in results.group(results.read("studies"), "study").items():
+        studies.draw(name, rows)
