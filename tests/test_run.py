@@ -69,6 +69,7 @@ def test_a_run_without_a_checkpoint_starts_with_the_new_config(finished_run, con
     shutil.rmtree("run/checkpoints")
     Path("run/checkpoints/64.orbax-checkpoint-tmp/agent").mkdir(parents=True)
     Path("run/versions.json").write_text('{"command": "of the interrupted start"}')
+    Path("run/members.yaml").write_text("of a start with several seeds")
     assert train(config_file, "--run_dir", "run", "--network.hidden", 8) == 0
     assert "resuming" not in capsys.readouterr().out
     assert restore("run").config.network.hidden == (8,)

@@ -300,11 +300,12 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     Returns:
         Lines to print about the copies.
     """
+    first = not steps_of(run_dir)
+    if first:  # remove files of a start that saved no checkpoint
+        shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)
+        (run_dir / MEMBERS).unlink(missing_ok=True)
     if len(members) > 1:
         save_members(run_dir / MEMBERS, config, members)
-    first = not steps_of(run_dir)
-    if first:
-        shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a start that saved nothing
     notes = copy_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
     if not first and (run_dir / VERSIONS).is_file():

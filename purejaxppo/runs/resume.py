@@ -10,7 +10,7 @@ from purejaxppo.config.files import compare, flatten, load_config
 from purejaxppo.config.renamed import rules_of_0_2
 from purejaxppo.config.run_files import code_refs, with_copies
 from purejaxppo.config.schema import Config
-from purejaxppo.runs.folder import CONFIG, steps_of
+from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.progress import Progress
 
@@ -18,13 +18,12 @@ from purejaxppo.runs.progress import Progress
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     """Return the config with which a run resumes, and a line per tunable change.
 
-    The config uses the run's copies of custom files. A run without a checkpoint starts with the
-    new config.
+    The config uses the run's copies of custom files.
 
     Raises:
         ValueError: a structural field differs from the config that the run was trained with.
     """
-    if not (run_dir / CONFIG).is_file() or not steps_of(run_dir):
+    if not (run_dir / CONFIG).is_file():
         return config, []
     old = load_config(run_dir / CONFIG, saved=True)
     if not config.num_shards:

@@ -37,6 +37,7 @@ from purejaxppo.runs.folder import (
     imports,
     record_run,
     run_folder,
+    steps_of,
     with_absolute_paths,
 )
 from purejaxppo.runs.hooks import hooks_of
@@ -91,7 +92,7 @@ def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[lis
                 if clobber:
                     check_not_deleted(setup.config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
-                if not (run_dir / CONFIG).is_file():
+                if not steps_of(run_dir):
                     # Written early: config.yaml marks a run folder.
                     notes = record_run(setup.config, run_dir, setup.members)
         with processes.raise_together():
@@ -140,14 +141,15 @@ def train(
     with processes.raise_together():
         setup = replace(setup, config=for_platform(config, devices[0].platform))
         notes: list[str] = []
-        if not clobber:
+        resumes = not clobber and bool(steps_of(run_dir))
+        if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
         setup = divide(setup, devices)
         programs = Programs(setup)
-        if not clobber and init is not None and any(run_dir.glob("checkpoints/[0-9]*")):
-            warm_start.check_resumed(init, run_dir)
-        elif clobber or not (run_dir / CONFIG).is_file():
+        if not resumes:
             check_start(programs)
+        elif init is not None:
+            warm_start.check_resumed(init, run_dir)
     programs = without_hang(programs)
     with locked_folder(programs.setup, run_dir, clobber=clobber) as copied:
         run = open_training(programs, run_dir, make_console(programs, quiet=quiet))

@@ -67,14 +67,16 @@ def test_a_killed_run_resumed_from_its_copy_equals_an_uninterrupted_run(folder):
 
 
 @pytest.mark.full
-def test_a_run_killed_in_its_first_checkpoint_starts_again_with_the_new_code(folder):
+def test_a_run_killed_in_its_first_checkpoint_starts_again_with_the_new_code(folder, capsys):
     assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
     last, *others = sorted(Path("run/checkpoints").iterdir(), reverse=True)
     last.rename(f"{last}.orbax-checkpoint-tmp")
     for path in others:
         shutil.rmtree(path)
     (folder / "mine.py").write_text(f"{OWN}# changed\n")
+    capsys.readouterr()
     assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
+    assert "it has changed since" not in capsys.readouterr().out
     (copy,) = Path("run/code").glob("*/mine.py")
     assert copy.read_text() == (folder / "mine.py").read_text()
     assert int(last.name) in steps_of(Path("run"))

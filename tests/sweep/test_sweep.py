@@ -223,7 +223,7 @@ def test_batches_are_planned_again_if_no_checkpoint_exists(tmp_path, make_config
     assert [len(batch) for batch in packing.plan(group, setup)] == [4]
     smaller = replace(group, memory=2)
     assert [len(batch) for batch in packing.plan(smaller, setup)] == [2, 2]
-    (tmp_path / "batch-000" / "checkpoints" / "128").mkdir(parents=True)
+    (tmp_path / "batch-000" / "checkpoints" / "128" / "agent").mkdir(parents=True)
     assert [len(batch) for batch in packing.plan(group, setup)] == [2, 2]
 
 
