@@ -179,7 +179,8 @@ def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> lis
     def progress(count: int, metrics: dict[str, Any]) -> None:
         wall = metrics.get("training/walltime", 0.0)
         walls.append((count, wall, float(metrics["eval/episode_reward"])))
-        if sum(later_intervals()) >= seconds:
+        later = later_intervals()
+        if later and sum(later) + statistics.median(later) >= seconds:
             raise Enough
 
     with contextlib.suppress(Enough):

@@ -1,7 +1,7 @@
-"""Returns of other PPO libraries on tasks of this library's configs, with their own settings.
+"""Returns of other PPO libraries on tasks of this library's configs.
 
     python benchmarks/peer_returns.py hopper_v5 walker2d_v5 --libraries sb3 sbx --peer-python PATH
-    python benchmarks/peer_returns.py hopper ant --libraries brax brax-notebook [--core 0]
+    python benchmarks/peer_returns.py ant reacher --libraries brax brax-notebook [--core 0]
 
 sb3 and sbx: Stable-Baselines3 and SBX with the settings of RL Baselines3 Zoo, as many steps as
 there, on Gymnasium's environment of the config, under `--peer-python`. Twenty times, the
@@ -10,7 +10,7 @@ training with compilation, without evaluations. The settings are those of hyperp
 https://github.com/DLR-RM/rl-baselines3-zoo, for versions 3 of the tasks, as of its commit 00128b5.
 
 brax and brax-notebook: Brax's PPO, as in first_minutes.py, for as many seconds as this library's
-stored runs on one core took, or `--seconds`.
+stored runs on one core of this machine took, or `--seconds`.
 
 Each training uses one core and, in PyTorch, one thread. Rows go to
 benchmarks/results/peer_returns.jsonl; those of stored seeds are not trained again.
@@ -96,7 +96,7 @@ def main() -> None:
         "--peer-python", default=sys.executable, help="Python with Stable-Baselines3 and SBX"
     )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = harness.parse(parser)
     if args.worker:
         print(json.dumps(work(*args.worker, args)), flush=True)
         return
@@ -111,7 +111,11 @@ def main() -> None:
         if not args.toy and (config, library, int(seed)) in stored:
             continue
         python = args.peer_python if library in ("sb3", "sbx") else sys.executable
-        seconds = 1.0 if args.toy else args.seconds or seconds_of(config, args)
+        seconds = args.seconds or seconds_of(config, args)
+        if not seconds and library not in ("sb3", "sbx"):
+            parser.error(
+                f"{task}: no rows of learning.py on one core of this machine. Use --seconds."
+            )
         words = ["taskset", "-c", str(args.core), python, __file__, task, "--libraries", library]
         words += ["--seconds", str(seconds)] + ["--toy"] * args.toy
         row = json.loads(harness.call([*words, "--worker", task, library, seed]).splitlines()[-1])
@@ -122,10 +126,11 @@ def main() -> None:
 
 
 def seconds_of(config: str, args: argparse.Namespace) -> float:
-    """Return the median seconds of training of this library's runs on one core."""
+    """Return the median seconds of training of this library on one core; 0 if not measured."""
     rows = harness.read_rows(args.results.with_name("learning.jsonl"))
-    alike = [r for r in rows if r["config"] == config and r["cores"] == 1 and not r["flags"]]
-    return statistics.median([row["train_seconds"] for row in alike] or [600.0])
+    kind = {"config": config, "flags": "", "device": harness.describe()["device"], "cores": 1}
+    alike = [row for row in rows if kind.items() <= row.items()]
+    return statistics.median([row["train_seconds"] for row in alike] or [0.0])
 
 
 def work(task: str, library: str, seed: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from seeds import draw as draw_many_seeds
 PICTURES = results.ROOT / "docs" / "pictures"
 COLUMNS = 3
 DPI = 100
-COLOURS = ("tab:blue", "tab:orange", "tab:green")
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 OVER = ((0, 1e6, "million steps"), (1, 60, "minutes of training"))
 """Column of a curve, its unit and label, for each axis over which returns are drawn."""
 FAMILIES = ("brax", "envpool", "gymnax", "pgx", "playground")
@@ -71,9 +71,7 @@ def panel(axis: Any, runs: results.Rows) -> None:
     curves = [np.array(run["curve"])[:, [0, 2]] / [1e6, 1] for run in runs]
     draw_seeds(axis, curves, "tab:blue")
     numbers = results.PUBLISHED["numbers"].get(runs[0]["config"], {})
-    for (library, (number, _)), colour in zip(
-        numbers.items(), ("tab:orange", "tab:green"), strict=False
-    ):
+    for (library, (number, _)), colour in zip(numbers.items(), COLOURS[1:], strict=False):
         value = results.leading(number)
         axis.axhline(value, color=colour, linestyle="--", linewidth=1.2, label=library)
     if numbers:

@@ -371,11 +371,14 @@ def published_scores(suite: str, configs: list[str]) -> list[list[Any]]:
     """Return the interquartile means of sources that publish all tasks of a suite."""
     numbers = {config: PUBLISHED["numbers"][config] for config in configs}
     shared = [who for who in PUBLISHED["sources"] if all(who in x for x in numbers.values())]
+    if all(len(x) == 1 for x in numbers.values()):  # this source defines the scale
+        return []
     cells = []
     for who in shared:
         scores = [scaled(config, leading(x[who][0])) for config, x in numbers.items()]
         title = f"**{suite}**, means published by {who}"
-        cells.append([title, len(configs), f"{harness.iqm(np.array(scores)):.2f}"])
+        mean = harness.iqm(np.repeat(scores, 4))  # so that it leaves out exactly a quarter
+        cells.append([title, len(configs), f"{mean:.2f}"])
     return cells
 
 
@@ -447,12 +450,18 @@ def peer_returns() -> Rows:
 
 
 def with_peers() -> dict[str, dict[str, Rows]]:
-    """Return, by config and library, the rows of this library and of those in PEERS."""
-    peers = group(read("peer_returns"), "config", "library")
+    """Return, by config and library, the rows of this library and of those in PEERS.
+
+    Rows of other devices and numbers of cores are left out, and configs without rows of this
+    library.
+    """
     ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
     result: dict[str, dict[str, Rows]] = {}
-    for (config, name), seeds in peers.items():
-        result.setdefault(config, {"purejaxppo": ours[config]})[PEERS[name]] = seeds
+    for (config, name, *machine), seeds in group(
+        read("peer_returns"), "config", "library", "device", "cores"
+    ).items():
+        if machine == [ours[config][0][key] for key in ("device", "cores")]:
+            result.setdefault(config, {"purejaxppo": ours[config]})[PEERS[name]] = seeds
     return result
 
 
