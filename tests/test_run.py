@@ -17,6 +17,7 @@ import purejaxppo.cli.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.files import load_config
 from purejaxppo.config.installation import install_extra
+from purejaxppo.config.run_files import save_members
 from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
@@ -69,7 +70,8 @@ def test_a_run_without_a_checkpoint_starts_with_the_new_config(finished_run, con
     shutil.rmtree("run/checkpoints")
     Path("run/checkpoints/64.orbax-checkpoint-tmp/agent").mkdir(parents=True)
     Path("run/versions.json").write_text('{"command": "of the interrupted start"}')
-    Path("run/members.yaml").write_text("of a start with several seeds")
+    old = load_config("run/config.yaml", saved=True)
+    save_members(Path("run/members.yaml"), old, [old, old])  # of a start with two seeds
     assert train(config_file, "--run_dir", "run", "--network.hidden", 8) == 0
     assert "resuming" not in capsys.readouterr().out
     assert restore("run").config.network.hidden == (8,)

@@ -179,12 +179,16 @@ def imports(run_dir: str | Path) -> list[str]:
     if not path.is_file():
         return []
     config = load_config(path, saved=True)
-    return imports_of(run_dir, [config, *load_members(Path(run_dir) / MEMBERS, config)])
+    configs = [config, *load_members(Path(run_dir) / MEMBERS, config)]
+    return imports_of(run_dir, configs, copied=bool(steps_of(Path(run_dir))))
 
 
-def imports_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
-    """Return lines that name the code and the programs that the configs of a folder execute."""
-    changed = copies.changed(folder)
+def imports_of(folder: str | Path, configs: Sequence[Config], *, copied: bool = True) -> list[str]:
+    """Return lines that name the code and the programs that the configs of a folder execute.
+
+    `copied`: copies in the folder are executed instead of files that have changed.
+    """
+    changed = copies.changed(folder) if copied else {}
     lines = []
     for config in configs:
         for file in imported_files(config):

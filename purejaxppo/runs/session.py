@@ -144,6 +144,9 @@ def train(
         resumes = not clobber and bool(steps_of(run_dir))
         if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
+        elif not clobber and not quiet:
+            for line in imports(named):
+                print_line(line)
         setup = divide(setup, devices)
         programs = Programs(setup)
         if not resumes:
