@@ -26,8 +26,8 @@ import peers
 
 CONTENDERS = {
     "ours": "purejaxppo",
-    "brax": "Brax's PPO, the same sizes",
-    "brax-notebook": "Brax's PPO, the sizes of its notebook",
+    "brax": "Brax's PPO, same sizes",
+    "brax-notebook": "Brax's PPO, sizes of its notebook",
 }
 
 

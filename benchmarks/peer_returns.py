@@ -1,19 +1,20 @@
-"""Returns of other PPO libraries on tasks of this library's configs.
+"""Measure returns of other PPO libraries on this library's tasks.
 
     python benchmarks/peer_returns.py hopper_v5 walker2d_v5 --libraries sb3 sbx --peer-python PATH
     python benchmarks/peer_returns.py ant reacher --libraries brax brax-notebook [--core 0]
 
 sb3 and sbx: Stable-Baselines3 and SBX with the settings of RL Baselines3 Zoo, as many steps as
-there, on Gymnasium's environment of the config, under `--peer-python`. Twenty times, the
-deterministic policy is evaluated over 16 episodes, and at the end over 100. Seconds are those of
-training with compilation, without evaluations. The settings are those of hyperparams/ppo.yml in
-https://github.com/DLR-RM/rl-baselines3-zoo, for versions 3 of the tasks, as of its commit 00128b5.
+there, on Gymnasium's environment of the config, under `--peer-python`. The deterministic policy is
+evaluated 20 times over 16 episodes, and at the end over 100. Seconds are training time with
+compilation, without evaluations. The settings are those of hyperparams/ppo.yml in
+https://github.com/DLR-RM/rl-baselines3-zoo for the -v3 tasks, at commit 00128b5.
 
-brax and brax-notebook: Brax's PPO, as in first_minutes.py, for as many seconds as this library's
-stored runs on one core of this machine took, or `--seconds`.
+brax and brax-notebook: Brax's PPO, as in first_minutes.py, for the median training time of this
+library's stored runs on one core of this hardware, or for `--seconds`, with evaluations over 64
+episodes.
 
 Each training uses one core and, in PyTorch, one thread. Rows go to
-benchmarks/results/peer_returns.jsonl; those of stored seeds are not trained again.
+benchmarks/results/peer_returns.jsonl; stored seeds are skipped.
 """
 
 import argparse
@@ -76,9 +77,9 @@ TASKS: dict[str, dict[str, Any]] = {
         "policy_kwargs": {},
     },
 }
-"""Config of this library -> environment and arguments of the zoo's PPO, with one environment.
+"""Config name -> environment and PPO arguments of the zoo, which uses one environment.
 
-Observations and rewards are normalised. Where the zoo gives no network, it has the default one.
+Observations and rewards are normalised. NETWORK uses ReLU; without it, the network is the default.
 """
 LIBRARIES = ("sb3", "sbx", "brax", "brax-notebook")
 STEPS, EVALUATIONS, EPISODES, LAST_EPISODES = 1_000_000, 20, 16, 100
@@ -87,11 +88,11 @@ STEPS, EVALUATIONS, EPISODES, LAST_EPISODES = 1_000_000, 20, 16, 100
 def main() -> None:
     """Train the missing seeds one after another, and store a row after each."""
     parser = harness.options(__doc__, "peer_returns")
-    parser.add_argument("tasks", nargs="+", help="configs of this library")
+    parser.add_argument("tasks", nargs="+", help="names of configs")
     parser.add_argument("--libraries", nargs="+", required=True, choices=LIBRARIES)
     parser.add_argument("--seeds", type=int, default=2, help="seeds 0..N-1")
-    parser.add_argument("--seconds", type=float, help="seconds of training of Brax's PPO")
-    parser.add_argument("--core", type=int, default=0, help="the core that trains")
+    parser.add_argument("--seconds", type=float, help="training time of Brax's PPO")
+    parser.add_argument("--core", type=int, default=0, help="CPU core to train on")
     parser.add_argument(
         "--peer-python", default=sys.executable, help="Python with Stable-Baselines3 and SBX"
     )
@@ -104,7 +105,7 @@ def main() -> None:
     jobs = [(x, y, str(n)) for n in range(args.seeds) for x in args.tasks for y in args.libraries]
     for task, library, _ in jobs:
         if task not in known.get(library, [task]):
-            parser.error(f"{task}: {library} has no settings. Tasks: {', '.join(known[library])}.")
+            parser.error(f"{task}: no settings for {library}. Tasks: {', '.join(known[library])}.")
     stored = {(r["config"], r["library"], r["seed"]) for r in harness.read_rows(args.results)}
     for task, library, seed in jobs:
         config = f"{task}.yaml"
@@ -114,7 +115,8 @@ def main() -> None:
         seconds = args.seconds or seconds_of(config, args)
         if not seconds and library not in ("sb3", "sbx"):
             parser.error(
-                f"{task}: no rows of learning.py on one core of this machine. Use --seconds."
+                f"{task}: learning.jsonl has no runs on one core of this hardware. "
+                f"Set --seconds, or run learning.py first."
             )
         words = ["taskset", "-c", str(args.core), python, __file__, task, "--libraries", library]
         words += ["--seconds", str(seconds)] + ["--toy"] * args.toy
@@ -134,9 +136,9 @@ def seconds_of(config: str, args: argparse.Namespace) -> float:
 
 
 def work(task: str, library: str, seed: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Train one seed, and return the entries of its row."""
+    """Train a seed of a library, and return its row."""
     if library in ("sb3", "sbx"):
-        return train(task, library, int(seed), toy=args.toy)
+        return train_sb3(task, library, int(seed), toy=args.toy)
     ours.start(1)
     notebook = library == "brax-notebook"
     curve = first_minutes.train_brax(task, int(seed), args.seconds, notebook=notebook)
@@ -151,8 +153,8 @@ def work(task: str, library: str, seed: str, args: argparse.Namespace) -> dict[s
     }
 
 
-def train(task: str, library: str, seed: int, *, toy: bool = False) -> dict[str, Any]:
-    """Train one seed, and return the entries of its row."""
+def train_sb3(task: str, library: str, seed: int, *, toy: bool = False) -> dict[str, Any]:
+    """Train a seed of Stable-Baselines3 or SBX, and return its row."""
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
@@ -160,11 +162,13 @@ def train(task: str, library: str, seed: int, *, toy: bool = False) -> dict[str,
 
     settings = dict(TASKS[task])
     name, policy = settings.pop("env"), dict(settings.pop("policy_kwargs"))
-    kind, activation = kind_of(library)
+    kind, activation = ppo_class(library)
     policy["activation_fn"] = activation["relu" if policy else "tanh"]
     env = VecNormalize(make_vec_env(name, 1, seed=seed), gamma=settings["gamma"])
-    shown = VecNormalize(make_vec_env(name, 1, seed=seed + 1000), training=False, norm_reward=False)
-    shown.obs_rms = env.obs_rms
+    eval_env = VecNormalize(
+        make_vec_env(name, 1, seed=seed + 1000), training=False, norm_reward=False
+    )
+    eval_env.obs_rms = env.obs_rms
     model = kind("MlpPolicy", env, seed=seed, policy_kwargs=policy, device="cpu", **settings)
     steps, episodes, last = (1_024, 2, 2) if toy else (STEPS, EPISODES, LAST_EPISODES)
     curve: list[list[float]] = []
@@ -177,14 +181,14 @@ def train(task: str, library: str, seed: int, *, toy: bool = False) -> dict[str,
             nonlocal paused
             if self.num_timesteps >= steps * (len(curve) + 1) / EVALUATIONS:
                 now = time.perf_counter()
-                mean, _ = evaluate_policy(model, shown, episodes, deterministic=True)
+                mean, _ = evaluate_policy(model, eval_env, episodes, deterministic=True)
                 curve.append([self.num_timesteps, now - started - paused, float(mean)])
                 paused += time.perf_counter() - now
             return True
 
     model.learn(steps, callback=Evaluations())
     seconds = time.perf_counter() - started - paused
-    mean, std = evaluate_policy(model, shown, last, deterministic=True)
+    mean, std = evaluate_policy(model, eval_env, last, deterministic=True)
     return {
         "curve": curve,
         "env_steps": model.num_timesteps,
@@ -196,7 +200,7 @@ def train(task: str, library: str, seed: int, *, toy: bool = False) -> dict[str,
     }
 
 
-def kind_of(library: str) -> tuple[Any, dict[str, Any]]:
+def ppo_class(library: str) -> tuple[Any, dict[str, Any]]:
     """Return a library's PPO and its activation functions."""
     if library == "sb3":
         import torch

@@ -4,7 +4,8 @@
 
 ant.gif joins the video first_minutes.gif and the returns in first_minutes.jsonl. A learning_*.png
 has a panel per config: evaluations of every seed, their mean, and published returns as lines.
-profiles.png has the performance profile of each suite. A peers_*.png compares with other libraries.
+profiles.png has the performance profile of each suite. A peers_*.png compares
+with other libraries, over steps and over training time.
 The other plots are drawn by functions of the benchmarks, which also draw them after each run.
 """
 
@@ -27,13 +28,13 @@ PICTURES = results.ROOT / "docs" / "pictures"
 COLUMNS = 3
 DPI = 100
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
-OVER = ((0, 1e6, "million steps"), (1, 60, "minutes of training"))
-"""Column of a curve, its unit and label, for each axis over which returns are drawn."""
+X_AXES = ((0, 1e6, "million steps"), (1, 60, "minutes of training"))
+"""x axes of returns: column of the curve, unit, label."""
 FAMILIES = ("brax", "envpool", "gymnax", "pgx", "playground")
 """Families with an image; the image `other` has the rest."""
 CONTENDERS = {
     "ours": ("purejaxppo", "tab:blue"),
-    "brax": ("Brax's PPO, same batch sizes", "tab:orange"),
+    "brax": ("Brax's PPO, same sizes", "tab:orange"),
 }
 
 
@@ -106,7 +107,7 @@ def draw_seeds(axis: Any, curves: list[np.ndarray], colour: str, label: str = ""
 
 
 def draw_peers() -> None:
-    """Write returns over steps and over minutes next to those of other libraries."""
+    """Plot returns of this and other libraries, one image per group of simulators."""
     families = {}
     for config, runs in results.with_peers().items():
         family = results.env_name(config).partition("/")[0]
@@ -119,7 +120,7 @@ def draw_peers() -> None:
         names = dict.fromkeys(name for runs in tasks.values() for name in runs)
         colours = dict(zip(names, COLOURS, strict=False))
         for pair, (config, runs) in zip(panels, tasks.items(), strict=False):
-            for axis, (kept, unit, label) in zip(pair, OVER, strict=True):
+            for axis, (kept, unit, label) in zip(pair, X_AXES, strict=True):
                 for name, seeds in runs.items():
                     curves = [np.array(x["curve"])[:, [kept, 2]] / [unit, 1] for x in seeds]
                     draw_seeds(axis, curves, colours[name])

@@ -49,9 +49,10 @@ NAMES = {
 PEERS = {
     "sb3": "Stable-Baselines3",
     "sbx": "SBX",
-    "brax": "Brax's PPO, our sizes",
-    "brax-notebook": "Brax's PPO, its notebook's sizes",
+    "brax": "Brax's PPO, same sizes",
+    "brax-notebook": "Brax's PPO, sizes of its notebook",
 }
+"""Libraries in peer_returns.jsonl and their names in tables and plots."""
 DEVICES = {"Intel(R) Xeon(R) Processor": "Intel Xeon", "NVIDIA H100 80GB HBM3": "NVIDIA H100"}
 """Short names of processors."""
 Row = dict[str, Any]
@@ -313,7 +314,7 @@ def first_comments() -> dict[Path, str]:
         path = CONFIGS / config
         if path.is_file():
             first, _, rest = path.read_text(encoding="utf-8").partition("\n")
-            untuned = ", not tuned" * (config in PUBLISHED["untuned"])
+            untuned = ", not tuned" if config in PUBLISHED["untuned"] else ""
             texts[path] = f"{first.partition(': ')[0]}: {reached(seeds)}{untuned}\n{rest}"
     return texts
 
@@ -371,14 +372,14 @@ def published_scores(suite: str, configs: list[str]) -> list[list[Any]]:
     """Return the interquartile means of sources that publish all tasks of a suite."""
     numbers = {config: PUBLISHED["numbers"][config] for config in configs}
     shared = [who for who in PUBLISHED["sources"] if all(who in x for x in numbers.values())]
-    if all(len(x) == 1 for x in numbers.values()):  # this source defines the scale
+    if all(len(x) == 1 for x in numbers.values()):  # every score would be 1 by definition
         return []
     cells = []
     for who in shared:
         scores = [scaled(config, leading(x[who][0])) for config, x in numbers.items()]
-        title = f"**{suite}**, means published by {who}"
-        mean = harness.iqm(np.repeat(scores, 4))  # so that it leaves out exactly a quarter
-        cells.append([title, len(configs), f"{mean:.2f}"])
+        title = f"**{suite}**, {len(configs)} tasks, means published by {who}"
+        mean = harness.iqm(np.repeat(scores, 4))  # so that a quarter of them is a whole number
+        cells.append([title, "", f"{mean:.2f}"])
     return cells
 
 
@@ -395,7 +396,7 @@ def suite_runs() -> dict[str, dict[str, tuple[str, np.ndarray]]]:
 
 
 def scale_of(config: str) -> tuple[float, float, str]:
-    """Return the returns of a task that count as 0 and as 1, and the source of the second."""
+    """Return the random return of a task, its highest published one, and the source of that."""
     random = {row["config"]: row["return_mean"] for row in read("random_returns")}
     return random[config], *highest(config)
 
@@ -430,7 +431,7 @@ def first_minutes() -> Rows:
 
 
 def peer_returns() -> Rows:
-    """Return rows of this library and of others on the tasks that both trained on this machine."""
+    """Return rows that compare this library with others on equal hardware."""
     rows = []
     for config, runs in with_peers().items():
         for library, seeds in runs.items():
@@ -452,15 +453,14 @@ def peer_returns() -> Rows:
 def with_peers() -> dict[str, dict[str, Rows]]:
     """Return, by config and library, the rows of this library and of those in PEERS.
 
-    Rows of other devices and numbers of cores are left out, and configs without rows of this
-    library.
+    Rows of other devices or numbers of cores are skipped.
     """
     ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
     result: dict[str, dict[str, Rows]] = {}
     for (config, name, *machine), seeds in group(
         read("peer_returns"), "config", "library", "device", "cores"
     ).items():
-        if machine == [ours[config][0][key] for key in ("device", "cores")]:
+        if machine == [row[key] for row in ours.get(config, [])[:1] for key in ("device", "cores")]:
             result.setdefault(config, {"purejaxppo": ours[config]})[PEERS[name]] = seeds
     return result
 

@@ -191,9 +191,9 @@ def test_suites_normalise_between_random_and_the_highest_published_number(
         random_returns=[{"config": config, "return_mean": -100.0} for config in configs],
     )
     assert script.highest("hopper_v5.yaml") == (2410.0, "SB3 zoo")
-    (total,) = (line for line in script.suites() if "5 tasks" in line)
+    (total,) = (line for line in script.suites() if "5 tasks |" in line)
     assert total == "| **MuJoCo v5**, 5 tasks | 10 | 1.00 (1.00 to 1.00) |"
-    assert [line for line in script.suite_means() if "tasks" in line] == [total]
+    assert [line for line in script.suite_means() if "tasks |" in line] == [total]
 
 
 def test_sources_that_publish_all_tasks_of_a_suite_have_a_row(script, replace_rows, monkeypatch):
@@ -213,8 +213,8 @@ def test_sources_that_publish_all_tasks_of_a_suite_have_a_row(script, replace_ro
     )
     rows = [line for line in script.suite_means() if "published" in line]
     assert rows == [  # SB3: (0.5 + 1) / 2; Tianshou: (1 + 0.2) / 2; Pgx has one task
-        "| **Both**, means published by SB3 zoo | 2 | 0.75 |",
-        "| **Both**, means published by Tianshou | 2 | 0.60 |",
+        "| **Both**, 2 tasks, means published by SB3 zoo |  | 0.75 |",
+        "| **Both**, 2 tasks, means published by Tianshou |  | 0.60 |",
     ]
 
 

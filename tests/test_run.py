@@ -71,7 +71,7 @@ def test_a_run_without_a_checkpoint_starts_with_the_new_config(finished_run, con
     Path("run/checkpoints/64.orbax-checkpoint-tmp/agent").mkdir(parents=True)
     Path("run/versions.json").write_text('{"command": "of the interrupted start"}')
     old = load_config("run/config.yaml", saved=True)
-    save_members(Path("run/members.yaml"), old, [old, old])  # of a start with two seeds
+    save_members(Path("run/members.yaml"), old, [old, old])  # left by a start with two seeds
     assert train(config_file, "--run_dir", "run", "--network.hidden", 8) == 0
     assert "resuming" not in capsys.readouterr().out
     assert restore("run").config.network.hidden == (8,)

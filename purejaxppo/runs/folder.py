@@ -186,7 +186,10 @@ def imports(run_dir: str | Path) -> list[str]:
 def imports_of(folder: str | Path, configs: Sequence[Config], *, copied: bool = True) -> list[str]:
     """Return lines that name the code and the programs that the configs of a folder execute.
 
-    `copied`: copies in the folder are executed instead of files that have changed.
+    Args:
+        folder: a run folder, or that of a sweep.
+        configs: its configs.
+        copied: copies in the folder are executed instead of files that have changed.
     """
     changed = copies.changed(folder) if copied else {}
     lines = []
@@ -305,7 +308,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         Lines to print about the copies.
     """
     first = not steps_of(run_dir)
-    if first:  # remove files of a start that saved no checkpoint
+    if first:  # delete what a start without a checkpoint left behind
         shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)
         (run_dir / MEMBERS).unlink(missing_ok=True)
     if len(members) > 1:

@@ -211,7 +211,7 @@ def test_a_run_does_not_resume_with_another_agent(trained, make_config, tmp_path
     with pytest.raises(ValueError, match=r"^init: \S+run did not start from this agent\."):
         ppo.train(config, run_dir=run.run_dir, init=trained.member(1), quiet=True, **small)
     for path in (run.run_dir / "checkpoints").iterdir():
-        path.rename(f"{path}.orbax-checkpoint-tmp")  # as if it had been killed in its first one
+        path.rename(f"{path}.orbax-checkpoint-tmp")  # as if killed during its first checkpoint
     ppo.train(config, run_dir=run.run_dir, init=trained.member(1), quiet=True, **small)
 
 
