@@ -179,8 +179,7 @@ def imports(run_dir: str | Path) -> list[str]:
     if not path.is_file():
         return []
     config = load_config(path, saved=True)
-    configs = [config, *load_members(Path(run_dir) / MEMBERS, config)]
-    return imports_of(run_dir, configs, copied=bool(steps_of(Path(run_dir))))
+    return imports_of(run_dir, [config, *load_members(Path(run_dir) / MEMBERS, config)])
 
 
 def imports_of(folder: str | Path, configs: Sequence[Config], *, copied: bool = True) -> list[str]:

@@ -35,6 +35,7 @@ from purejaxppo.runs.folder import (
     VIDEO,
     check_not_deleted,
     imports,
+    imports_of,
     record_run,
     run_folder,
     steps_of,
@@ -144,8 +145,8 @@ def train(
         resumes = not clobber and bool(steps_of(run_dir))
         if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
-        elif not clobber and not quiet:
-            for line in imports(named):
+        elif not clobber and not quiet and (run_dir / CONFIG).is_file():
+            for line in imports_of(named, [setup.config, *setup.members], copied=False):
                 print_line(line)
         setup = divide(setup, devices)
         programs = Programs(setup)
