@@ -115,7 +115,7 @@ def draw_peers() -> None:
     for family, tasks in families.items():
         columns = min(COLUMNS, len(tasks))
         height = 2 * math.ceil(len(tasks) / columns)
-        figure, axes = new_axes(height, columns, 310 * columns, 230 * height + 30)
+        figure, axes = new_axes(height, columns, 310 * columns, 230 * height + 60)
         panels = axes.reshape(-1, 2, columns).swapaxes(1, 2).reshape(-1, 2)  # [task, steps or time]
         names = dict.fromkeys(name for runs in tasks.values() for name in runs)
         colours = dict(zip(names, COLOURS, strict=False))
@@ -133,7 +133,7 @@ def draw_peers() -> None:
         for name, colour in colours.items():
             axes[0, 0].plot([], [], color=colour, label=name)
         lines = axes[0, 0].get_legend_handles_labels()
-        figure.legend(*lines, loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+        figure.legend(*lines, loc="outside upper center", ncols=columns, fontsize=9, frameon=False)
         figure.savefig(PICTURES / f"peers_{family}.png", dpi=DPI)
 
 
