@@ -145,8 +145,10 @@ def train(
         resumes = not clobber and bool(steps_of(run_dir))
         if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
-        elif not clobber and not quiet and (run_dir / CONFIG).is_file():
-            for line in imports_of(named, [setup.config, *setup.members], copied=False):
+        elif not clobber and (run_dir / CONFIG).is_file():
+            load_config(run_dir / CONFIG, saved=True)  # a run of version 0.1 is not overwritten
+            configs = [setup.config, *setup.members]
+            for line in imports_of(named, configs, copied=False) if not quiet else ():
                 print_line(line)
         setup = divide(setup, devices)
         programs = Programs(setup)

@@ -74,7 +74,6 @@ def test_a_run_killed_in_its_first_checkpoint_starts_again_with_the_new_code(fol
     for path in others:
         shutil.rmtree(path)
     (folder / "mine.py").write_text(f"{OWN}# changed\n")
-    Path("run/config.yaml").write_text("unknown: 1")  # of another version
     capsys.readouterr()
     assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
     assert f"run uses code from {folder / 'mine.py'}\n" in capsys.readouterr().out
