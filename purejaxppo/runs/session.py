@@ -146,10 +146,10 @@ def train(
         if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
         elif not clobber and (run_dir / CONFIG).is_file():
-            load_config(run_dir / CONFIG, saved=True)  # a run of version 0.1 is not overwritten
-            configs = [setup.config, *setup.members]
-            for line in imports_of(named, configs, copied=False) if not quiet else ():
-                print_line(line)
+            load_config(run_dir / CONFIG, saved=True)  # a run that cannot be read is kept
+            if not quiet:
+                for line in imports_of(named, [setup.config, *setup.members], copied=False):
+                    print_line(line)
         setup = divide(setup, devices)
         programs = Programs(setup)
         if not resumes:
