@@ -83,6 +83,7 @@ Observations and rewards are normalised. NETWORK uses ReLU; without it, the netw
 """
 LIBRARIES = ("sb3", "sbx", "brax", "brax-notebook")
 STEPS, EVALUATIONS, EPISODES, LAST_EPISODES = 1_000_000, 20, 16, 100
+"""Of SB3 and SBX: steps of a training, its evaluations, their episodes, and those at the end."""
 
 
 def main() -> None:
