@@ -267,6 +267,12 @@ def our_scores(seeds: Rows) -> str:
     )
 
 
+def headline() -> list[str]:
+    """Give the return of hopper_v5.yaml in a sentence."""
+    (seeds,) = (x for x in trainings() if (x[0]["config"], x[0]["flags"]) == ("hopper_v5.yaml", ""))
+    return ["", f"Hopper-v5 in EnvPool: {reached(seeds)}.", ""]
+
+
 def chosen_sources() -> list[str]:
     """Write the footnotes of the table `chosen`."""
     return sources(PUBLISHED["chosen"])
@@ -638,6 +644,7 @@ TEXTS = {
     for x in (
         versions,
         sources,
+        headline,
         chosen_sources,
         flags,
         remarks,
