@@ -28,7 +28,10 @@ import harness  # noqa: E402
 
 ROWS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md"]
-PAGES += [ROOT / "docs" / f"{name}.md" for name in ("results", "results_details", "policies")]
+PAGES += [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("playground", "policies", "results", "results_details")
+]
 CONFIGS = ROOT / "configs"
 PUBLISHED, TABLES = (
     yaml.safe_load((ROOT / "docs" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -267,10 +270,10 @@ def our_scores(seeds: Rows) -> str:
     )
 
 
-def headline() -> list[str]:
-    """Give the return of hopper_v5.yaml in a sentence."""
-    (seeds,) = (x for x in trainings() if (x[0]["config"], x[0]["flags"]) == ("hopper_v5.yaml", ""))
-    return ["", f"Hopper-v5 in EnvPool: {reached(seeds)}.", ""]
+def result_of(config: str) -> list[str]:
+    """Give a config's task and return, as in its first comment."""
+    comment, _, _ = first_comments()[CONFIGS / config].partition("\n")
+    return ["", f"{comment.removeprefix('# ')}.", ""]
 
 
 def chosen_sources() -> list[str]:
@@ -644,7 +647,6 @@ TEXTS = {
     for x in (
         versions,
         sources,
-        headline,
         chosen_sources,
         flags,
         remarks,
@@ -655,6 +657,7 @@ TEXTS = {
         studies,
     )
 }
+TEXTS |= {x: functools.partial(result_of, f"{x}.yaml") for x in ("hopper_v5", "go1_joystick")}
 """Name of a block -> function that makes its lines."""
 PREPARED = {
     x.__name__: x

@@ -34,7 +34,7 @@ from purejaxppo.envs.native import (
 from purejaxppo.envs.outside import SpaceConverter
 from purejaxppo.export import godot, onnx_file, player
 from purejaxppo.export.player import Port, Program
-from purejaxppo.export.trace import trace
+from purejaxppo.export.trace import array_names, trace
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
 
@@ -275,7 +275,7 @@ def trace_policy(
 
 
 Play = Callable[[Any, Any, Any], tuple[list[np.ndarray], Any]]
-"""(obs, carry, start) -> (arrays of the action, carry)."""
+"""(obs, carry, start) -> (arrays of the action, carry). A carry of None is the initial one."""
 
 
 def written_as(program: Program, path: Path, suffix: str) -> tuple[Play, str]:
@@ -283,7 +283,12 @@ def written_as(program: Program, path: Path, suffix: str) -> tuple[Play, str]:
     if suffix == ".npz":
         player.write(program, path)
         policy = player.load(path)
-        return lambda *args: _flat_action(policy(*args)), "numpy"
+
+        def play(obs, carry, start):
+            carry = policy.initial_carry() if carry is None else carry
+            return _flat_action(policy(obs, carry, start))
+
+        return play, "numpy"
     onnx_file.write(program, path)
     session = onnx_file.Session(path)
     return onnx_player(program, session.run), session.name
@@ -299,13 +304,11 @@ def onnx_player(program: Program, session_run: Callable) -> Play:
     actions = len(jax.tree.leaves(program.action))
 
     def play(obs, carry, start):
-        values = [
-            *jax.tree.leaves(obs),
-            *carry,
-            start,
-        ]  # feed-forward policies do not take `start`
-        pairs = zip(program.inputs, values, strict=False)
-        outputs = session_run({port.name: np.asarray(x, port.dtype) for port, x in pairs})
+        carry = program.initial_carry if carry is None else carry
+        values = {f"carry.{i}": x for i, x in enumerate(carry)} | {"start": start}
+        values |= zip(array_names("obs", obs), jax.tree.leaves(obs), strict=True)
+        ports = {port.name: port.dtype for port in program.inputs}
+        outputs = session_run({name: np.asarray(values[name], ports[name]) for name in ports})
         return outputs[:actions], outputs[actions:]
 
     return play
@@ -349,7 +352,7 @@ def compare(
     reference = jax.jit(act)
     to_native = decoder(form or form_of(policy.observation))
     carry = policy.network.initial_carry((batch,))
-    played_carry: Any = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
+    played_carry: Any = None
     rows = []
     for i in range(-(-count // batch)):
         obs = to_native(random_observation(policy, rng, batch, stats))

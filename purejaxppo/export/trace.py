@@ -2,8 +2,8 @@
 
 The function is traced to a jaxpr, which is evaluated with names instead of unknown arrays. Values
 that depend only on parameters are computed, calls are inlined, loops are unrolled, and unused
-equations, such as the critic's, are dropped. `rewrite.py` replaces general operations by basic
-ones, so players need to implement only these.
+equations and inputs, such as the critic's, are dropped. `rewrite.py` replaces general operations
+by basic ones, so players need to implement only these.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,9 @@ def trace(
     carry: Any = (),
     metadata: dict[str, Any] | None = None,
 ) -> Program:
-    """Trace a policy to a program.
+    """Trace a policy to a program, without inputs that do not affect the action.
+
+    These are parts of a dict observation that only the critic sees, and the critic's carry.
 
     Args:
         function: (obs, carry, start bool [B]) -> (action, carry); all arrays are [B, ...].
@@ -67,13 +69,34 @@ def trace(
     Raises:
         ValueError: the function uses an operation that is not supported.
     """
+    program = _traced(function, obs, carry, metadata or {})
+    used = _used_inputs(program)
+    needed = _needed_part(obs, "obs", used)
+    arrays, structure = jax.tree.flatten(carry)
+    kept = [i for i in range(len(arrays)) if f"carry.{i}" in used]
+
+    def reduced(obs_part, carry_part, start):
+        whole = [*arrays]
+        for i, array in zip(kept, carry_part, strict=True):
+            whole[i] = array
+        whole_obs = _completed(obs, obs_part)
+        action, next_carry = function(whole_obs, jax.tree.unflatten(structure, whole), start)
+        return action, tuple(jax.tree.leaves(next_carry)[i] for i in kept)
+
+    if len(kept) == len(arrays) and array_names("obs", needed) == array_names("obs", obs):
+        return program
+    return _traced(reduced, needed, tuple(arrays[i] for i in kept), program.metadata)
+
+
+def _traced(function: Callable, obs: Any, carry: Any, metadata: dict[str, Any]) -> Program:
+    """Trace a policy to a program with all its inputs; see `trace`."""
     start = np.zeros(np.shape(jax.tree.leaves(obs)[0])[:1], bool)
     make = jax.make_jaxpr(function, return_shape=True)
     closed, (action, next_carry) = make(obs, carry, start)
     if str(jax.tree.structure(next_carry)) != str(jax.tree.structure(carry)):
         raise ValueError("the policy must return a carry with the same structure as its input.")
     initial = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
-    names = [*_names("obs", obs), *(f"carry.{i}" for i in range(len(initial))), "start"]
+    names = [*array_names("obs", obs), *(f"carry.{i}" for i in range(len(initial))), "start"]
     arguments = [
         Named(name, tuple(v.aval.shape), v.aval.dtype)
         for name, v in zip(names, closed.jaxpr.invars, strict=True)
@@ -88,7 +111,9 @@ def trace(
         inputs=tuple(map(_port, arguments if initial else arguments[:-1])),
         outputs=tuple(
             Port(name, tuple(shape.shape), str(shape.dtype))
-            for name, shape in zip([*_names("action", action), *next_names], shapes, strict=True)
+            for name, shape in zip(
+                [*array_names("action", action), *next_names], shapes, strict=True
+            )
         ),
         results=tuple(results),
         equations=equations,
@@ -96,8 +121,51 @@ def trace(
         initial_carry=initial,
         obs=_numbered(obs),
         action=_numbered(action),
-        metadata=metadata or {},
+        metadata=metadata,
     )
+
+
+def _used_inputs(program: Program) -> set[str]:
+    """Return the names of inputs that affect the action, now or through the carry."""
+    inputs_of = {equation.output: equation.inputs for equation in program.equations}
+    size = len(program.initial_carry)
+    results = list(program.results)
+    actions, next_carry = results[: len(results) - size], results[len(results) - size :]
+    used: set[str] = set()
+    waiting = actions
+    while waiting:
+        name = waiting.pop()
+        if name not in used:
+            used.add(name)
+            waiting += inputs_of.get(name, ())
+            if name.startswith("carry."):
+                waiting.append(next_carry[int(name.removeprefix("carry."))])
+    return used
+
+
+def _needed_part(obs: Any, name: str, used: set[str]) -> Any:
+    """Return an observation without entries of dicts of which no array is used.
+
+    Args:
+        obs: the observation, or a part of it.
+        name: name of the observation or part.
+        used: names of arrays.
+    """
+    if not isinstance(obs, dict):
+        return obs
+    parts = {
+        key: _needed_part(part, f"{name}.{key}", used)
+        for key, part in obs.items()
+        if used.intersection(array_names(f"{name}.{key}", part))
+    }
+    return parts or obs
+
+
+def _completed(obs: Any, part: Any) -> Any:
+    """Return the result of `_needed_part` with the omitted entries of `obs`."""
+    if not isinstance(obs, dict):
+        return part
+    return {key: _completed(x, part[key]) if key in part else x for key, x in obs.items()}
 
 
 class _Builder:
@@ -223,7 +291,7 @@ def _port(named: Named) -> Port:
     return Port(named.name, named.shape, str(named.dtype))
 
 
-def _names(root: str, tree: Any) -> list[str]:
+def array_names(root: str, tree: Any) -> list[str]:
     """Return one name per leaf of `tree`: `root` for a single array, otherwise `root.KEY`."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     parts = (jax.tree_util.keystr(path, simple=True, separator=".") for path in paths)

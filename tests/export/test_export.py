@@ -233,14 +233,15 @@ def test_exported_recurrent_policies_act_like_the_agent(
     start = np.random.default_rng(2).random((1000, 2)) < 0.05
     reference, seen = jax.jit(act), []
     for play in players(program, tmp_path):
-        carry = policy.network.initial_carry((2,))
-        played_carry = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
+        carry, played_carry = policy.network.initial_carry((2,)), None
         for row, begins in zip(obs, start, strict=True):
             expected, carry = reference(row, carry, begins)
             (played,), played_carry = play(row, played_carry, begins)
             np.testing.assert_allclose(played, expected, rtol=1e-5, atol=1e-5)
             seen.append(played)
     assert np.std(seen) > 0.05
+    arrays = layers * (2 if memory == "lstm" else 1)  # the critic's cells are left out
+    assert [x.shape for x in program.initial_carry] == [(2, 8)] * arrays
 
 
 @pytest.mark.parametrize("layers", ["plain", "residual"])
@@ -260,7 +261,8 @@ def test_exported_policies_with_masks_beta_and_actor_keys_act_like_the_agent(
         block=layers,
         actor_keys=("own",),
     )
-    _, (move, turn) = assert_same_actions(policy, tmp_path, batch=4)
+    program, (move, turn) = assert_same_actions(policy, tmp_path, batch=4)
+    assert [port.name for port in program.inputs] == ["obs.action_mask", "obs.own"]
     assert np.all(np.abs(move) <= 1) and move.std() > 0.05
     mask = export.random_observation(policy, np.random.default_rng(1), 1000)["action_mask"]
     some = mask.any(axis=1)
@@ -297,7 +299,7 @@ def lstm(w, x, carry, start):
 
 
 def min_gru(w, x, carry, start):
-    """Compute minGRU in logarithms by an associative scan of length 1, and count the steps."""
+    """Compute minGRU in logarithms by an associative scan of length 1, and add a step count."""
     h, count = carry
     both = jnp.concatenate([x, jnp.zeros((len(x), 4))], -1) @ w["gates"]
     k, v = jnp.split(both, 2, axis=-1)
@@ -310,7 +312,8 @@ def min_gru(w, x, carry, start):
 
     a, b = lax.associative_scan(combine, (keep[None], add[None]))
     _, h = lax.scan(lambda h, ab: (h, ab[0] * h + ab[1]), h, (a, b))
-    return h[0], (h[0], jnp.where(start, 0, count + 1))
+    count = jnp.where(start, 0, count + 1)
+    return h[0] + 0.01 * count[:, None], (h[0], count)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +356,44 @@ def test_the_carry_of_an_exported_cell_is_correct_over_fifty_steps_with_resets(
         for one, other in zip(jax.tree.leaves(expected_carry), played_carry, strict=True):
             assert one.dtype == other.dtype
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_that_do_not_affect_the_action_are_left_out(tmp_path):
+    obs = {
+        "state": np.ones((1, 2), np.float32),
+        "critic": {"mass": np.ones((1, 1), np.float32)},
+        "both": {"goal": np.ones((1, 2), np.float32), "force": np.ones((1, 3), np.float32)},
+        "pair": (np.ones((1, 2), np.float32), np.ones((1, 1), np.float32)),
+    }
+
+    def act(obs, carry, start):
+        """Add the goal of two steps before; the third carry is the critic's."""
+        last, before, value = carry
+        action = obs["state"] + before + obs["pair"][0]
+        return action, (obs["both"]["goal"], last, value + obs["critic"]["mass"])
+
+    carry = tuple(np.zeros((1, n), np.float32) for n in (2, 2, 1))
+    program = trace.trace(act, obs, carry)
+    assert [port.name for port in program.inputs] == [
+        *("obs.both.goal", "obs.pair.0", "obs.pair.1", "obs.state"),
+        *("carry.0", "carry.1", "start"),
+    ]
+    assert [x.shape for x in program.initial_carry] == [(1, 2), (1, 2)]
+    part = {name: obs[name] for name in ("state", "pair")}
+    for play in players(program, tmp_path):
+        played = None
+        for step, expected in enumerate((2, 2, 2, 3, 4)):
+            goal = np.full((1, 2), step, np.float32)
+            (action,), played = play(part | {"both": {"goal": goal}}, played, np.zeros(1, bool))
+            np.testing.assert_array_equal(action, np.full((1, 2), expected))
+
+
+def test_a_policy_that_ignores_its_observation_keeps_it(tmp_path):
+    obs = {"a": np.ones((1, 2), np.float32), "b": np.ones((1, 1), np.float32)}
+    program = trace.trace(lambda obs, carry, start: (jnp.ones((1, 1)), carry), obs)
+    assert [port.name for port in program.inputs] == ["obs.a", "obs.b"]
+    for play in players(program, tmp_path):
+        assert play(obs, None, np.zeros(1, bool))[0][0] == 1
 
 
 X = np.array([[-1.5, 0.25, 2.5, -0.5], [0.75, -2.0, 1.25, 0.5], [3.0, 0.1, -0.2, 1.0]], "f4")
