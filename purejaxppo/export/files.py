@@ -34,7 +34,7 @@ from purejaxppo.envs.native import (
 from purejaxppo.envs.outside import SpaceConverter
 from purejaxppo.export import godot, onnx_file, player
 from purejaxppo.export.player import Port, Program
-from purejaxppo.export.trace import array_names, trace
+from purejaxppo.export.trace import trace
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
 
@@ -140,7 +140,9 @@ def export(
         if engine:
             game_agent = godot.game_agent(env, policy, batch)
             act = godot.with_one_output(act, game_agent)
-        program = trace_policy(act, policy, batch, metadata(agent), converter.form)
+        program = trace_policy(
+            act, policy, batch, metadata(agent), converter.form, keep_inputs=bool(engine)
+        )
         if engine:
             program = godot.with_plugin_names(program, game_agent)
         else:
@@ -256,6 +258,8 @@ def trace_policy(
     batch: int = 1,
     metadata: dict[str, Any] | None = None,
     form: NativeSpace | None = None,
+    *,
+    keep_inputs: bool = False,
 ) -> Program:
     """Trace a function that `deterministic` returns to a program.
 
@@ -265,13 +269,15 @@ def trace_policy(
         batch: number of observations per call.
         metadata: metadata of the file.
         form: form of the observations that `act` takes; None: the policy's.
+        keep_inputs: whether to keep inputs that do not affect the action.
 
     Raises:
         ValueError: the function uses an operation that is not supported.
     """
     obs = example(form or form_of(policy.observation), batch)
     with convolutions.using(convolutions.LAX):
-        return trace(act, obs, policy.network.initial_carry((batch,)), metadata)
+        carry = policy.network.initial_carry((batch,))
+        return trace(act, obs, carry, metadata, keep_inputs=keep_inputs)
 
 
 Play = Callable[[Any, Any, Any], tuple[list[np.ndarray], Any]]
@@ -304,11 +310,15 @@ def onnx_player(program: Program, session_run: Callable) -> Play:
     actions = len(jax.tree.leaves(program.action))
 
     def play(obs, carry, start):
+        parts = player.leaves_by_index(program.obs, obs, "obs")
         carry = program.initial_carry if carry is None else carry
-        values = {f"carry.{i}": x for i, x in enumerate(carry)} | {"start": start}
-        values |= zip(array_names("obs", obs), jax.tree.leaves(obs), strict=True)
-        ports = {port.name: port.dtype for port in program.inputs}
-        outputs = session_run({name: np.asarray(values[name], ports[name]) for name in ports})
+        values = [
+            *(parts[i] for i in range(len(parts))),
+            *carry,
+            start,
+        ]  # feed-forward policies do not take `start`
+        pairs = zip(program.inputs, values, strict=False)
+        outputs = session_run({port.name: np.asarray(x, port.dtype) for port, x in pairs})
         return outputs[:actions], outputs[actions:]
 
     return play

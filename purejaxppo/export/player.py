@@ -113,7 +113,7 @@ class Policy:
                 integer outside its space.
         """
         values = dict(self.program.constants)
-        parts = _leaves(self.program.obs, obs, "obs")
+        parts = leaves_by_index(self.program.obs, obs, "obs")
         values |= {
             port.name: _checked(parts[i], port, self._arrays.get(port.name))
             for i, port in enumerate(self._obs)
@@ -232,7 +232,7 @@ def _program(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Program:
     )
 
 
-def _leaves(tree: Any, value: Any, name: str) -> dict[int, Any]:
+def leaves_by_index(tree: Any, value: Any, name: str) -> dict[int, Any]:
     """Return the arrays of a value by their index in a tree."""
     if isinstance(tree, int):
         return {tree: value}
@@ -245,7 +245,7 @@ def _leaves(tree: Any, value: Any, name: str) -> dict[int, Any]:
             raise ValueError(
                 f"{name}: the part {key!r} is missing. Required: {', '.join(map(str, keys))}."
             ) from error
-        leaves |= _leaves(tree[key], part, f"{name}.{key}")
+        leaves |= leaves_by_index(tree[key], part, f"{name}.{key}")
     return leaves
 
 

@@ -55,37 +55,43 @@ def trace(
     obs: Any,
     carry: Any = (),
     metadata: dict[str, Any] | None = None,
+    *,
+    keep_inputs: bool = False,
 ) -> Program:
-    """Trace a policy to a program, without inputs that do not affect the action.
+    """Trace a policy to a program.
 
-    These are parts of a dict observation that only the critic sees, and the critic's carry.
+    Inputs that do not affect the action are dropped, such as keys of a dict observation that only
+    the critic sees, and the critic's carry.
 
     Args:
         function: (obs, carry, start bool [B]) -> (action, carry); all arrays are [B, ...].
         obs: an example observation, a pytree of dicts, tuples and lists.
         carry: the carry at the start of an episode, a pytree of arrays; () without memory.
         metadata: plain values to store in the file.
+        keep_inputs: whether to keep inputs that do not affect the action.
 
     Raises:
         ValueError: the function uses an operation that is not supported.
     """
     program = _traced(function, obs, carry, metadata or {})
+    if keep_inputs:
+        return program
     used = _used_inputs(program)
     needed = _needed_part(obs, "obs", used)
     arrays, structure = jax.tree.flatten(carry)
-    kept = [i for i in range(len(arrays)) if f"carry.{i}" in used]
+    used_arrays = [i for i in range(len(arrays)) if f"carry.{i}" in used]
 
     def reduced(obs_part, carry_part, start):
-        whole = [*arrays]
-        for i, array in zip(kept, carry_part, strict=True):
-            whole[i] = array
-        whole_obs = _completed(obs, obs_part)
-        action, next_carry = function(whole_obs, jax.tree.unflatten(structure, whole), start)
-        return action, tuple(jax.tree.leaves(next_carry)[i] for i in kept)
+        full_carry = [*arrays]
+        for i, array in zip(used_arrays, carry_part, strict=True):
+            full_carry[i] = array
+        full_obs = _completed(obs, obs_part)
+        action, next_carry = function(full_obs, jax.tree.unflatten(structure, full_carry), start)
+        return action, tuple(jax.tree.leaves(next_carry)[i] for i in used_arrays)
 
-    if len(kept) == len(arrays) and array_names("obs", needed) == array_names("obs", obs):
+    if len(used_arrays) == len(arrays) and _names("obs", needed) == _names("obs", obs):
         return program
-    return _traced(reduced, needed, tuple(arrays[i] for i in kept), program.metadata)
+    return _traced(reduced, needed, tuple(arrays[i] for i in used_arrays), program.metadata)
 
 
 def _traced(function: Callable, obs: Any, carry: Any, metadata: dict[str, Any]) -> Program:
@@ -96,7 +102,7 @@ def _traced(function: Callable, obs: Any, carry: Any, metadata: dict[str, Any]) 
     if str(jax.tree.structure(next_carry)) != str(jax.tree.structure(carry)):
         raise ValueError("the policy must return a carry with the same structure as its input.")
     initial = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
-    names = [*array_names("obs", obs), *(f"carry.{i}" for i in range(len(initial))), "start"]
+    names = [*_names("obs", obs), *(f"carry.{i}" for i in range(len(initial))), "start"]
     arguments = [
         Named(name, tuple(v.aval.shape), v.aval.dtype)
         for name, v in zip(names, closed.jaxpr.invars, strict=True)
@@ -107,13 +113,12 @@ def _traced(function: Callable, obs: Any, carry: Any, metadata: dict[str, Any]) 
     next_names = [f"next_carry.{i}" for i in range(len(initial))]
     shapes = jax.tree.leaves((action, next_carry))
     equations, constants = _needed(builder, results)
+    read = {name for equation in equations for name in equation.inputs}.union(results)
     return Program(
-        inputs=tuple(map(_port, arguments if initial else arguments[:-1])),
+        inputs=tuple(map(_port, arguments if initial or "start" in read else arguments[:-1])),
         outputs=tuple(
             Port(name, tuple(shape.shape), str(shape.dtype))
-            for name, shape in zip(
-                [*array_names("action", action), *next_names], shapes, strict=True
-            )
+            for name, shape in zip([*_names("action", action), *next_names], shapes, strict=True)
         ),
         results=tuple(results),
         equations=equations,
@@ -144,7 +149,7 @@ def _used_inputs(program: Program) -> set[str]:
 
 
 def _needed_part(obs: Any, name: str, used: set[str]) -> Any:
-    """Return an observation without entries of dicts of which no array is used.
+    """Drop entries of dicts whose arrays are all unused.
 
     Args:
         obs: the observation, or a part of it.
@@ -156,13 +161,13 @@ def _needed_part(obs: Any, name: str, used: set[str]) -> Any:
     parts = {
         key: _needed_part(part, f"{name}.{key}", used)
         for key, part in obs.items()
-        if used.intersection(array_names(f"{name}.{key}", part))
+        if used.intersection(_names(f"{name}.{key}", part))
     }
     return parts or obs
 
 
 def _completed(obs: Any, part: Any) -> Any:
-    """Return the result of `_needed_part` with the omitted entries of `obs`."""
+    """Restore the entries that `_needed_part` dropped."""
     if not isinstance(obs, dict):
         return part
     return {key: _completed(x, part[key]) if key in part else x for key, x in obs.items()}
@@ -291,7 +296,7 @@ def _port(named: Named) -> Port:
     return Port(named.name, named.shape, str(named.dtype))
 
 
-def array_names(root: str, tree: Any) -> list[str]:
+def _names(root: str, tree: Any) -> list[str]:
     """Return one name per leaf of `tree`: `root` for a single array, otherwise `root.KEY`."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     parts = (jax.tree_util.keystr(path, simple=True, separator=".") for path in paths)

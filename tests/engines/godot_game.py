@@ -28,7 +28,7 @@ OPTIONS = {
     "speedup": 1.0,
     "agents": 2,
     "length": 3,
-    "obs": "vector",  # vector, parts, masked, or camera
+    "obs": "vector",  # vector, vectors, parts, masked, or camera
     "actions": "discrete",  # discrete, continuous, mixed, or pair
     "policies": "",  # separated by commas; agents of each further policy observe one more number
     "cut": 0,  # episodes of agents with a smaller number end by a time limit, and are reported so
@@ -101,6 +101,8 @@ class Agent:
         vector = [self.sign, self.tick / self.o["action_repeat"], self.number] + [0.5] * self.more
         if self.o["obs"] == "vector":
             return {"obs": vector}
+        if self.o["obs"] == "vectors":
+            return {"obs": vector, "goal": [0.5, -0.5]}
         if self.o["obs"] == "camera":
             pixels = bytes(range(12)) * 4 if self.sign > 0 else bytes(48)
             return {"camera_2d": bytes([*pixels]).hex()}
@@ -112,6 +114,8 @@ class Agent:
         if self.o["obs"] == "camera":
             return {"camera_2d": {"size": [3, 3, 4], "space": "box"}}
         space = {"obs": {"size": [3 + self.more], "space": "box"}}
+        if self.o["obs"] == "vectors":
+            space["goal"] = {"size": [2], "space": "box"}
         if self.o["obs"] == "parts":
             space["phase"] = {"size": 4, "space": "discrete"}
         if self.o["obs"] == "masked":

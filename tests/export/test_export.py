@@ -388,6 +388,18 @@ def test_inputs_that_do_not_affect_the_action_are_left_out(tmp_path):
             np.testing.assert_array_equal(action, np.full((1, 2), expected))
 
 
+def test_a_policy_that_reads_only_the_start_of_an_episode_keeps_it(tmp_path):
+    def act(obs, carry, start):
+        return obs + jnp.where(start, 1.0, 0.0)[:, None], carry + 1
+
+    program = trace.trace(act, np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32))
+    assert [port.name for port in program.inputs] == ["obs", "start"]
+    for play in players(program, tmp_path):
+        for start in (True, False):
+            (action,), _ = play(np.ones((1, 2), np.float32), None, np.array([start]))
+            np.testing.assert_array_equal(action, np.full((1, 2), 1 + start))
+
+
 def test_a_policy_that_ignores_its_observation_keeps_it(tmp_path):
     obs = {"a": np.ones((1, 2), np.float32), "b": np.ones((1, 1), np.float32)}
     program = trace.trace(lambda obs, carry, start: (jnp.ones((1, 1)), carry), obs)
@@ -696,8 +708,8 @@ def test_without_onnxruntime_the_file_is_checked_by_onnx_itself(monkeypatch, tmp
 def test_a_file_whose_actions_differ_is_not_written(suffix, runs, tmp_path, monkeypatch):
     trace_policy = export.trace_policy
 
-    def wrong(*args):
-        program = trace_policy(*args)
+    def wrong(*args, **kwargs):
+        program = trace_policy(*args, **kwargs)
         constants = {name: x * np.asarray(1.01, x.dtype) for name, x in program.constants.items()}
         return program._replace(constants=constants)
 

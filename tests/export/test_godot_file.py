@@ -39,8 +39,8 @@ def random_agent(arguments, **network):
         **{f"env.{name}": value for name, value in env.items()},
         **{
             "network.hidden": (8,),
-            "network.rnn": network.get("rnn", "none"),
             "ppo.num_minibatches": 1,
+            **{f"network.{name}": value for name, value in network.items()},
         },
     )
     with contextlib.closing(registry.make(config.env, 2)) as games:
@@ -87,6 +87,18 @@ def test_the_plugin_takes_the_agent_s_actions(kind, tmp_path):
             np.testing.assert_allclose(value, expected[name], atol=1e-5)
         taken.append(np.concatenate([np.ravel(value) for value in action.values()]))
     assert len(np.unique(taken, axis=0)) > 1
+
+
+def test_the_file_takes_parts_that_only_the_critic_sees_because_the_plugin_passes_all(tmp_path):
+    agent = random_agent("--obs=vectors --actions=continuous", actor_keys=("obs",))
+    files.export(agent, tmp_path / "policy.onnx", engine="godot")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    ports = {port.name: port.shape for port in session.get_inputs()}
+    assert ports == {"goal": [1, 2], "obs": [1, 3], "state_ins": [1]}
+    inputs = {name: np.full(shape, 0.3, np.float32) for name, shape in ports.items()}
+    (output,) = session.run(["output"], inputs)
+    expected = agent.act({"obs": inputs["obs"][0], "goal": inputs["goal"][0]})
+    np.testing.assert_allclose(output[0], expected, atol=1e-5)
 
 
 def test_choices_are_certain_when_the_plugin_samples(tmp_path):
