@@ -272,7 +272,8 @@ def our_scores(seeds: Rows) -> str:
 
 def result_of(config: str) -> list[str]:
     """Give a config's task and return, as in its first comment."""
-    comment, _, _ = first_comments()[CONFIGS / config].partition("\n")
+    path = CONFIGS / config
+    comment, _, _ = first_comments().get(path, path.read_text(encoding="utf-8")).partition("\n")
     return ["", f"{comment.removeprefix('# ')}.", ""]
 
 
@@ -305,13 +306,13 @@ def speed() -> Rows:
 
 
 def remarks() -> list[str]:
-    """List the remarks on configs, with their returns."""
-    lines = []
+    """List the remarks on configs, with their returns, without flags if possible."""
+    lines = {}
     for seeds in trainings():
         if remark := PUBLISHED["remarks"].get(seeds[0]["config"]):
             last, best = statistics.mean(lasts(seeds)), statistics.mean(bests(seeds))
-            lines.append(f"* {remark.format(last=last, best=best)}")
-    return ["", *lines, ""]
+            lines.setdefault(seeds[0]["config"], f"* {remark.format(last=last, best=best)}")
+    return ["", *lines.values(), ""]
 
 
 def first_comments() -> dict[Path, str]:
