@@ -113,7 +113,7 @@ def test_several_seeds_have_a_spread_and_one_seed_has_none(script, replace_rows)
         "| `bipedalwalker` | 251.2 | 262.0 | 287.9 ± 2.4[^sb3-zoo] (v3, 5 M steps) "
         "| 2.00 M | 10 (20) | 2 x CPU |"
     )
-    assert "last checkpoints (251)" in script.remarks()[1]
+    assert "Last checkpoints reach 251" in script.remarks()[1]
 
 
 def test_first_comments_of_configs_give_the_return_of_the_last_checkpoint(
