@@ -27,7 +27,7 @@ from seeds import draw as draw_many_seeds
 PICTURES = results.ROOT / "docs" / "pictures"
 COLUMNS = 3
 DPI = 100
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 X_AXES = ((0, 1e6, "million steps"), (1, 60, "minutes of training"))
 """x axes of returns: column of the curve, unit, label."""
 FAMILIES = ("brax", "envpool", "gymnax", "pgx", "playground")
