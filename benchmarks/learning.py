@@ -13,6 +13,7 @@ benchmarks/results/learning.jsonl. A new row replaces these rows of the same con
 row of the same seed on this device, all rows of other settings, and, once this device has at least
 as many rows, all rows of other devices. Another number of cores counts as another device.
 `--random_returns` stores returns of uniformly random actions instead, in random_returns.jsonl;
+`--zero_returns` prints those of actions of 0, such as of a robot that stands still;
 `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py). `--runs FOLDER` keeps the
 run folders, each with its row in row.json, for zoo.py.
 
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument(
         "--random_returns", action="store_true", help="store returns of random actions"
     )
+    parser.add_argument("--zero_returns", action="store_true", help="print returns of actions of 0")
     parser.add_argument(
         "--first_minutes", action="store_true", help="compare with Brax's PPO by seconds"
     )
@@ -110,10 +112,8 @@ def main() -> None:
         first_minutes.work(*args.worker, args)
     elif args.first_minutes:
         first_minutes.compare(args, __file__)
-    elif args.random_returns:
-        rows = [random_returns(config, args.episodes) for config in args.configs]
-        args.results = args.results.with_name("random_returns.jsonl")
-        harness.keep(args, rows, "config")
+    elif args.random_returns or args.zero_returns:
+        store_returns_without_policy(args)
     elif args.minutes is not None:
         if args.toy or args.runs or args.first or args.seeds != SEEDS:
             parser.error("--minutes cannot be combined with --toy, --runs, --first or --seeds")
@@ -388,10 +388,25 @@ def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
     )
 
 
-def random_returns(name: str, episodes: int) -> dict[str, Any]:
-    """Return the row of uniformly random actions on the task of a config, over full episodes."""
+def store_returns_without_policy(args: argparse.Namespace) -> None:
+    """Print returns of random actions and store them, or only print those of actions of 0."""
+    rows = [returns_without_policy(x, args.episodes, zero=args.zero_returns) for x in args.configs]
+    args.results = args.results.with_name("random_returns.jsonl")
+    if not args.zero_returns:
+        harness.keep(args, rows, "config")
+
+
+def returns_without_policy(name: str, episodes: int, *, zero: bool = False) -> dict[str, Any]:
+    """Return the row of uniformly random actions on the task of a config, over full episodes.
+
+    Args:
+        name: name of the config.
+        episodes: number of episodes.
+        zero: whether all actions are 0 instead.
+    """
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     from purejaxppo import load_config
     from purejaxppo.envs import registry
@@ -403,13 +418,17 @@ def random_returns(name: str, episodes: int) -> dict[str, Any]:
     def act(keys, carry, obs, start):
         del obs, start
         action = ours.draw(env.spec.action, episodes, keys[0])
+        action = jax.tree.map(jnp.zeros_like, action) if zero else action
         return PolicyStep(carry, action, jnp.zeros(episodes), action)
 
     start, key = jax.jit(env.reset)(jax.random.key(0)), jax.random.split(jax.random.key(1), 1)
     play = jax.jit(lambda start, keys: run_episodes(env, start, act, lambda shape: (), keys))
-    returns = jax.device_get(play(start, key)).returns
+    outcome = jax.device_get(play(start, key))
+    returns = outcome.returns
     row = {"return_mean": float(returns.mean()), "return_std": float(returns.std())}
-    print(f"{name}: {row['return_mean']:.1f} ± {row['return_std']:.1f}", flush=True)
+    print(f"{name}: {row['return_mean']:.1f} ± {row['return_std']:.1f}")
+    for metric, values in outcome.metrics.items():
+        print(f"  {metric} {np.nanmean(values):.1f}")
     return {"config": f"{name}.yaml", "episodes": episodes, **row}
 
 
