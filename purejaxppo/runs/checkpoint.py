@@ -193,12 +193,14 @@ class Checkpoints:
         self._saving = False
         self._closing = contextlib.ExitStack()
         self._plain = self._closing.enter_context(_plain_path(self._folder))
-        # If Orbax cannot create a folder in the background, its threads wait for five minutes and
+        # Orbax must create folders before `save` returns. In the background, saves of several
+        # threads disturb each other, and after a failure Orbax's threads wait for five minutes and
         # keep the process alive.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
-        self._checkpointer = ocp.AsyncCheckpointer(
-            ocp.CompositeCheckpointHandler(), async_options=options
+        handler = ocp.CompositeCheckpointHandler(
+            composite_options=ocp.CompositeOptions(async_options=options)
         )
+        self._checkpointer = ocp.AsyncCheckpointer(handler, async_options=options)
 
     def _newest_readable(self) -> int:
         """Return the steps of the newest readable checkpoint, and rename newer corrupt ones."""

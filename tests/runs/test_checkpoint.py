@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -291,6 +292,24 @@ def resumed_at(run, state):
     assert_equal(again, add_number(state, number))
     assert_equal(best, add_number(state.learned, number + 1))
     return number
+
+
+def test_runs_in_threads_of_one_process_save_at_the_same_time(make_config, tmp_path):
+    """Threads of Orbax share counters, so these saves once wrote into missing folders."""
+    runs, saves = [tmp_path / name for name in "abcd"], (10, 20, 30)
+    state = Programs(setup_of(make_config())).init()
+    ready = threading.Barrier(len(runs))
+
+    def save_all(run):
+        checkpoints = Checkpoints(run)
+        for number in saves:
+            ready.wait(timeout=60)
+            save_numbered(checkpoints, state, number)
+        checkpoints.close()
+
+    with ThreadPoolExecutor(len(runs)) as threads:
+        list(threads.map(save_all, runs))
+    assert [resumed_at(run, state) for run in runs] == [saves[-1]] * len(runs)
 
 
 def read_at(run, state, checkpoint, plus):
