@@ -63,7 +63,7 @@ test: lint
 # and the site. CI runs this. Many tests wait for subprocesses, so pytest gets one more worker than there are cores.
 test-all: WORKERS = 3
 test-all: lint mpirun gpu-compiler docs
-	$(PYTEST) -m "$(ALL)" $(ARGS)
+	$(PYTEST) -m "$(ALL)" --durations 40 --durations-min 20 $(ARGS)
 
 # Installs the wheel into new virtual environments, trains and evaluates. Takes at most four minutes.
 test-wheel: $(for_test)
