@@ -72,9 +72,11 @@ def test_a_run_without_a_checkpoint_starts_with_the_new_config(finished_run, con
     Path("run/versions.json").write_text('{"command": "of the interrupted start"}')
     old = load_config("run/config.yaml", saved=True)
     save_members(Path("run/members.yaml"), old, [old, old])  # left by a start with two seeds
+    Path("run/init.json").write_text("{}")  # left by a start with init_from
     assert train(config_file, "--run_dir", "run", "--network.hidden", 8) == 0
     assert "resuming" not in capsys.readouterr().out
     assert restore("run").config.network.hidden == (8,)
+    assert not Path("run/init.json").exists()
     assert json.loads(Path("run/versions.json").read_text())["packages"]
 
 

@@ -32,6 +32,7 @@ from purejaxppo.runs.divergence import REMEDY, first_obs_value
 from purejaxppo.runs.failures import saving_on_failure
 from purejaxppo.runs.folder import (
     CONFIG,
+    INIT,
     VIDEO,
     check_not_deleted,
     imports,
@@ -94,6 +95,7 @@ def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[lis
                     check_not_deleted(setup.config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not steps_of(run_dir):
+                    (run_dir / INIT).unlink(missing_ok=True)  # of an interrupted start
                     # Written early: config.yaml marks a run folder.
                     notes = record_run(setup.config, run_dir, setup.members)
         with processes.raise_together():
