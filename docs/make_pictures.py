@@ -122,7 +122,8 @@ def draw_peers() -> None:
         for pair, (config, runs) in zip(panels, tasks.items(), strict=False):
             for axis, (kept, unit, label) in zip(pair, X_AXES, strict=True):
                 for name, seeds in runs.items():
-                    curves = [np.array(x["curve"])[:, [kept, 2]] / [unit, 1] for x in seeds]
+                    shown = results.on_equal_hardware(seeds, runs) if kept == 1 else seeds
+                    curves = [np.array(x["curve"])[:, [kept, 2]] / [unit, 1] for x in shown]
                     draw_seeds(axis, curves, colours[name])
                 axis.set_xlabel(label, fontsize=9)
                 axis.tick_params(labelsize=9)

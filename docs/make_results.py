@@ -49,6 +49,7 @@ NAMES = {
     "rows": "our client, plain loop",
 }
 """Contenders without a description in their rows."""
+OURS = "purejaxppo"
 PEERS = {
     "sb3": "Stable-Baselines3",
     "sbx": "SBX",
@@ -441,10 +442,12 @@ def first_minutes() -> Rows:
 
 
 def peer_returns() -> Rows:
-    """Return rows that compare this library with others on equal hardware."""
+    """Return rows that compare this library with others; minutes on the same hardware."""
     rows = []
     for config, runs in with_peers().items():
         for library, seeds in runs.items():
+            timed = on_equal_hardware(seeds, runs)
+            minutes = [row["train_seconds"] / 60 for row in timed]
             rows.append(
                 {
                     "config": label(config),
@@ -452,9 +455,9 @@ def peer_returns() -> Rows:
                     "seeds": len(seeds),
                     "steps": statistics.mean(row["env_steps"] for row in seeds) / 1e6,
                     "last": mean_std(lasts(seeds)),
-                    "minutes": statistics.median(row["train_seconds"] for row in seeds) / 60,
+                    "minutes": f"{statistics.median(minutes):.1f}" if timed else "",
                     "cores": seeds[0]["cores"],
-                    "device": seeds[0]["device"],
+                    "device": (timed or seeds)[0]["device"],
                 }
             )
     return rows
@@ -463,16 +466,21 @@ def peer_returns() -> Rows:
 def with_peers() -> dict[str, dict[str, Rows]]:
     """Return, by config and library, the rows of this library and of those in PEERS.
 
-    Rows of other devices or numbers of cores are skipped.
+    Rows of other numbers of cores are skipped.
     """
     ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
     result: dict[str, dict[str, Rows]] = {}
-    for (config, name, *machine), seeds in group(
-        read("peer_returns"), "config", "library", "device", "cores"
+    for (config, name, cores), seeds in group(
+        read("peer_returns"), "config", "library", "cores"
     ).items():
-        if machine == [row[key] for row in ours.get(config, [])[:1] for key in ("device", "cores")]:
-            result.setdefault(config, {"purejaxppo": ours[config]})[PEERS[name]] = seeds
+        if cores in [row["cores"] for row in ours.get(config, [])]:
+            result.setdefault(config, {OURS: ours[config]})[PEERS[name]] = seeds
     return result
+
+
+def on_equal_hardware(seeds: Rows, runs: dict[str, Rows]) -> Rows:
+    """Return the rows of the device on which this library's rows of `runs` were measured."""
+    return [row for row in seeds if row["device"] == runs[OURS][0]["device"]]
 
 
 def host() -> Rows:
