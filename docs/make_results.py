@@ -442,7 +442,7 @@ def first_minutes() -> Rows:
 
 
 def peer_returns() -> Rows:
-    """Return rows that compare this library with others; minutes on the same hardware."""
+    """Return rows that compare this library with others. Minutes are those of one device."""
     rows = []
     for config, runs in with_peers().items():
         for library, seeds in runs.items():
@@ -456,6 +456,7 @@ def peer_returns() -> Rows:
                     "steps": statistics.mean(row["env_steps"] for row in seeds) / 1e6,
                     "last": mean_std(lasts(seeds)),
                     "minutes": f"{statistics.median(minutes):.1f}" if timed else "",
+                    "timed": len(timed),
                     "cores": seeds[0]["cores"],
                     "device": (timed or seeds)[0]["device"],
                 }
@@ -466,20 +467,23 @@ def peer_returns() -> Rows:
 def with_peers() -> dict[str, dict[str, Rows]]:
     """Return, by config and library, the rows of this library and of those in PEERS.
 
-    Rows of other numbers of cores are skipped.
+    Rows with another number of cores than this library's are skipped, and those of Brax's PPO on
+    another device, because it trains for a time instead of a number of steps.
     """
     ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
     result: dict[str, dict[str, Rows]] = {}
-    for (config, name, cores), seeds in group(
-        read("peer_returns"), "config", "library", "cores"
-    ).items():
-        if cores in [row["cores"] for row in ours.get(config, [])]:
-            result.setdefault(config, {OURS: ours[config]})[PEERS[name]] = seeds
+    for (config, name), seeds in group(read("peer_returns"), "config", "library").items():
+        mine = ours.get(config, [])
+        alike = [row for row in seeds if mine and row["cores"] == mine[0]["cores"]]
+        if name.startswith("brax"):
+            alike = on_equal_hardware(alike, {OURS: mine})
+        if alike:
+            result.setdefault(config, {OURS: mine})[PEERS[name]] = alike
     return result
 
 
 def on_equal_hardware(seeds: Rows, runs: dict[str, Rows]) -> Rows:
-    """Return the rows of the device on which this library's rows of `runs` were measured."""
+    """Return the rows of `seeds` from the device of this library's rows in `runs`."""
     return [row for row in seeds if row["device"] == runs[OURS][0]["device"]]
 
 
@@ -581,7 +585,8 @@ def studies() -> list[str]:
         lines += ["", f"{text}, {rows[0]['seeds']} seeds{teacher_text}:"]
         largest = PUBLISHED["largest"].get(config, math.inf)
         if min(statistics.mean(row["last"]) for row in rows) > 0.97 * largest:
-            lines += ["", "*All variants come within 3 % of the largest return: no comparison.*"]
+            text = "All variants come within 3 % of the largest return. The plot shows how fast."
+            lines += ["", f"*{text}*"]
         cells = []
         for row, row_flags in zip(rows, flags, strict=True):
             varied = " ".join(flag for flag in row_flags if flag not in common)

@@ -48,6 +48,33 @@ def test_the_default_is_not_an_option_of_the_ablations(script):
     assert rows and not any(line.startswith("| `` |") for line in rows)
 
 
+def test_minutes_of_other_libraries_are_those_of_this_librarys_processor(script, replace_rows):
+    """Brax's PPO trains for a time, so its returns are also those of this processor."""
+
+    def row(seed, device, minutes, last, **own):
+        common = {"config": "hopper_v5.yaml", "flags": "", "cores": 1, "env_steps": 1_000_000}
+        own |= {"seed": seed, "device": device, "last_return_mean": last}
+        return {**common, **own, "train_seconds": 60 * minutes}
+
+    peers = [
+        row(seed, device, minutes, last, library=library)
+        for library in ("sb3", "brax")
+        for seed, device, minutes, last in ((0, "here", 10, 100), (1, "there", 30, 200))
+    ]
+    only_there = row(0, "there", 30, 50, library="sbx")
+    other_cores = row(2, "here", 1, 0, library="sb3") | {"cores": 2}
+    replace_rows(
+        learning=[row(0, "here", 2, 300), row(1, "here", 4, 500)],
+        peer_returns=[*peers, only_there, other_cores],
+    )
+    ours, sb3, brax, sbx = script.peer_returns()
+    assert [ours["seeds"], ours["minutes"], ours["timed"], ours["device"]] == [2, "3.0", 2, "here"]
+    assert [sb3["seeds"], sb3["minutes"], sb3["timed"], sb3["device"]] == [2, "10.0", 1, "here"]
+    assert sb3["last"].startswith("150")
+    assert [brax["seeds"], brax["minutes"], brax["last"]] == [1, "10.0", "100.0"]
+    assert [sbx["seeds"], sbx["minutes"], sbx["timed"], sbx["device"]] == [1, "", 0, "there"]
+
+
 def test_ratios_use_the_contender_of_the_same_group(script, replace_rows):
     common = {"steps": 100, "compile_seconds": 2.5, "peak_mb": 1500, **DEVICE}
 

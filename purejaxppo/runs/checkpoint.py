@@ -193,9 +193,10 @@ class Checkpoints:
         self._saving = False
         self._closing = contextlib.ExitStack()
         self._plain = self._closing.enter_context(_plain_path(self._folder))
-        # Orbax must create folders before `save` returns. In the background, saves of several
-        # threads disturb each other, and after a failure Orbax's threads wait for five minutes and
-        # keep the process alive.
+        # Orbax must create folders before `save` returns. If it creates them in the background,
+        # simultaneous saves of several threads write into missing folders, and after a failure
+        # Orbax's threads wait for five minutes and keep the process alive. The handler creates the
+        # folders of the items.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
         handler = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(async_options=options)

@@ -95,7 +95,7 @@ def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[lis
                     check_not_deleted(setup.config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not steps_of(run_dir):
-                    (run_dir / INIT).unlink(missing_ok=True)  # of an interrupted start
+                    (run_dir / INIT).unlink(missing_ok=True)  # left by an interrupted start
                     # Written early: config.yaml marks a run folder.
                     notes = record_run(setup.config, run_dir, setup.members)
         with processes.raise_together():

@@ -295,21 +295,26 @@ def resumed_at(run, state):
 
 
 def test_runs_in_threads_of_one_process_save_at_the_same_time(make_config, tmp_path):
-    """Threads of Orbax share counters, so these saves once wrote into missing folders."""
-    runs, saves = [tmp_path / name for name in "abcd"], (10, 20, 30)
+    """Orbax's threads share counters, so saves that created folders in the background failed."""
+    runs = [tmp_path / name for name in "abcd"]
     state = Programs(setup_of(make_config())).init()
     ready = threading.Barrier(len(runs))
 
-    def save_all(run):
-        checkpoints = Checkpoints(run)
-        for number in saves:
-            ready.wait(timeout=60)
-            save_numbered(checkpoints, state, number)
+    def save_all(i):
+        checkpoints = Checkpoints(runs[i])
+        for number in (10, 20, 30):
+            with contextlib.suppress(threading.BrokenBarrierError):  # another run has failed
+                ready.wait(timeout=60)
+            try:
+                save_numbered(checkpoints, state, number + i)
+            except Exception:
+                ready.abort()
+                raise
         checkpoints.close()
 
     with ThreadPoolExecutor(len(runs)) as threads:
-        list(threads.map(save_all, runs))
-    assert [resumed_at(run, state) for run in runs] == [saves[-1]] * len(runs)
+        list(threads.map(save_all, range(len(runs))))
+    assert [resumed_at(run, state) for run in runs] == [30, 31, 32, 33]
 
 
 def read_at(run, state, checkpoint, plus):
