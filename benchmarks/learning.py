@@ -122,9 +122,8 @@ def main() -> None:
         except KeyboardInterrupt:
             print("interrupted; the same command continues", flush=True)
             sys.exit(130)
-    elif not args.configs:
-        parser.error("no config given, and no --minutes")
     else:
+        check_jobs(parser, args)
         train_all(args)
 
 
@@ -136,6 +135,15 @@ def print_table(parser: argparse.ArgumentParser, name: str) -> None:
     if name not in make_results.TABLES:
         parser.error(f"--table {name}: not found. Tables: {', '.join(make_results.TABLES)}.")
     print("\n".join(make_results.tables(name)).strip())
+
+
+def check_jobs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End with an error if there is nothing to train."""
+    if not args.configs:
+        parser.error("no config given, and no --minutes")
+    if args.first >= args.seeds:
+        last = args.seeds - 1
+        parser.error(f"--first {args.first}: --seeds {args.seeds} trains seeds up to {last}")
 
 
 def train_all(args: argparse.Namespace) -> None:

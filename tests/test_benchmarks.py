@@ -171,6 +171,16 @@ def test_a_table_of_the_docs_is_printed_by_name(monkeypatch, capsys):
 
 
 @pytest.mark.toy
+def test_a_first_seed_after_the_last_one_is_an_error(monkeypatch, capsys):
+    learning = load("learning", monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["learning.py", "cartpole", "--first", "5", "--seeds", "5"])
+    with pytest.raises(SystemExit) as caught:
+        learning.main()
+    assert caught.value.code == 2
+    assert "--first 5: --seeds 5 trains seeds up to 4" in capsys.readouterr().err
+
+
+@pytest.mark.toy
 def test_a_command_is_interrupted_at_the_deadline(monkeypatch):
     until = load("learning", monkeypatch).until
     started = time.monotonic()
