@@ -46,8 +46,8 @@ FAULTS = {
     ),
     "a checkpoint is visible before it is complete": Fault(
         "runs/checkpoint.py",
-        "ocp.CompositeCheckpointHandler(), async_options=options",
-        "ocp.CompositeCheckpointHandler(), async_options=options,"
+        "ocp.AsyncCheckpointer(handler, async_options=options",
+        "ocp.AsyncCheckpointer(handler, async_options=options,"
         " temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath,",
         "runs/test_checkpoint.py::test_a_save_interrupted_at_any_point_leaves_a_readable_checkpoint",
     ),
