@@ -585,7 +585,7 @@ def studies() -> list[str]:
         lines += ["", f"{text}, {rows[0]['seeds']} seeds{teacher_text}:"]
         largest = PUBLISHED["largest"].get(config, math.inf)
         if min(statistics.mean(row["last"]) for row in rows) > 0.97 * largest:
-            text = "All variants come within 3 % of the largest return. The plot shows how fast."
+            text = "All variants come within 3 % of the largest return. Compare their curves."
             lines += ["", f"*{text}*"]
         cells = []
         for row, row_flags in zip(rows, flags, strict=True):
