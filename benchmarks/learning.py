@@ -9,9 +9,8 @@
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
 trains two seeds in parallel, each on one core, and their rows record one core. Rows go to
-benchmarks/results/learning.jsonl. A new row replaces these rows of the same config and flags: the
-row of the same seed on this device, all rows of other settings, and, once this device has at least
-as many rows, all rows of other devices. Another number of cores counts as another device.
+benchmarks/results/learning.jsonl. A new row replaces those of the same config and flags that have
+the same seed or other settings, also if another device measured them.
 `--random_returns` stores returns of uniformly random actions instead, in random_returns.jsonl;
 `--zero_returns` prints those of actions of 0, such as of a robot that stands still;
 `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py). `--runs FOLDER` keeps the
@@ -39,7 +38,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -167,12 +165,12 @@ def train_missing(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + 60 * args.minutes
     args.configs = args.configs or list(library_configs())
     here = harness.describe()
-    device = here["device"], 1 if args.side_by_side else here["cores"]
-    code = [here["versions"], harness.package_hash()]
-    runs = {x: UNFINISHED / digest([settings(x), args.flags, *device, *code]) for x in args.configs}
+    cores = 1 if args.side_by_side else here["cores"]
+    here = [here["device"], cores, here["versions"], harness.package_hash()]
+    runs = {x: UNFINISHED / digest([settings(x), args.flags, *here]) for x in args.configs}
     failed: set[tuple[str, int]] = set()
     while time.monotonic() < deadline:
-        jobs = [job for job in missing(args, *device) if job not in failed]
+        jobs = [job for job in missing(args) if job not in failed]
         if not jobs:
             break
         for config, seed, done in train_each(args, jobs, runs, deadline):
@@ -186,7 +184,7 @@ def train_missing(args: argparse.Namespace) -> int:
                 keep(args, row)
                 shutil.rmtree(runs[config] / run_name(config, seed))
                 clock(runs[config], config, seed).unlink()
-    print(f"seeds without a row: {len(missing(args, *device))}", flush=True)
+    print(f"seeds without a row: {len(missing(args))}", flush=True)
     return 1 if failed else 0
 
 
@@ -223,24 +221,16 @@ def train_each(
             raise
 
 
-def missing(args: argparse.Namespace, device: str, cores: int) -> list[tuple[str, int]]:
-    """Return the missing (config, seed), in the order of `--minutes`.
-
-    A config is complete if all its seeds are stored for one device and number of cores, not
-    necessarily this one.
-    """
+def missing(args: argparse.Namespace) -> list[tuple[str, int]]:
+    """Return the missing (config, seed), in the order of `--minutes`."""
     rows = [row for row in harness.read_rows(args.results) if row["flags"] == args.flags]
     jobs = []
     for config in args.configs:
         of_config = [row for row in rows if row["config"] == f"{Path(config).stem}.yaml"]
         seconds = statistics.median([row["seconds"] for row in of_config] or [math.inf])
         wanted = set(range(SEEDS_OF_QUICK if seconds < QUICK_SECONDS else SEEDS))
-        seeds = defaultdict(set)
-        for row in of_config:
-            if row.get("settings") == settings(config):
-                seeds[row["device"], row["cores"]].add(row["seed"])
-        if not any(stored >= wanted for stored in seeds.values()):
-            jobs += [(seed, seconds, config) for seed in wanted - seeds[device, cores]]
+        stored = {row["seed"] for row in of_config if row.get("settings") == settings(config)}
+        jobs += [(seed, seconds, config) for seed in wanted - stored]
     return [(config, seed) for seed, _, config in sorted(jobs)]
 
 
@@ -369,26 +359,16 @@ def digest(values: list[Any]) -> str:
 
 
 def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
-    """Store a row, and remove the rows that it replaces.
-
-    It replaces the row of the same seed on this device, and all rows of other settings. Rows of
-    other devices or numbers of cores are removed once this device has at least as many.
-    """
+    """Store a row. It replaces those of its config and flags with its seed or other settings."""
     if not args.toy:
-        (full,) = harness.complete([row])
 
         def equal(other: dict[str, Any], *keys: str) -> bool:
-            return all(other.get(key) == full[key] for key in keys)
+            return all(other.get(key) == row[key] for key in keys)
 
         rows = harness.read_rows(args.results)
-        others = [x for x in rows if not equal(x, "config", "flags")]
-        alike = [x for x in rows if equal(x, "config", "flags", "settings")]
-        here = [x for x in alike if equal(x, "device", "cores")]
-        elsewhere = [x for x in alike if x not in here]
-        if len({row["seed"], *(x["seed"] for x in here)}) >= len(elsewhere):
-            elsewhere = []
-        harness.write_rows(args.results, others + elsewhere + here)
-    harness.keep(args, [row], "config", "flags", "seed", "device", "cores")
+        kept = [x for x in rows if equal(x, "settings") or not equal(x, "config", "flags")]
+        harness.write_rows(args.results, kept)
+    harness.keep(args, [row], "config", "flags", "seed")
     print(
         f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "
         f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, {row['seconds']:.0f} s in all",

@@ -120,9 +120,10 @@ def draw_peers() -> None:
         names = dict.fromkeys(name for runs in tasks.values() for name in runs)
         colours = dict(zip(names, COLOURS, strict=False))
         for pair, (config, runs) in zip(panels, tasks.items(), strict=False):
+            first = runs[results.OURS][0]
             for axis, (kept, unit, label) in zip(pair, X_AXES, strict=True):
                 for name, seeds in runs.items():
-                    shown = results.on_equal_hardware(seeds, runs) if kept == 1 else seeds
+                    shown = results.on_equal_hardware(seeds, first) if kept == 1 else seeds
                     curves = [np.array(x["curve"])[:, [kept, 2]] / [unit, 1] for x in shown]
                     draw_seeds(axis, curves, colours[name])
                 axis.set_xlabel(label, fontsize=9)

@@ -146,12 +146,12 @@ def env_name(config: str) -> str:
 def trainings() -> list[Rows]:
     """Return the rows of each config and flags, ordered by environment.
 
-    Only rows of the device and number of cores with the most seeds are used.
+    Rows of the device and number of cores with the most seeds come first.
     """
-    rows = [
-        max(group(seeds, "device", "cores").values(), key=len)
-        for seeds in group(read("learning"), "config", "flags").values()
-    ]
+    rows = []
+    for seeds in group(read("learning"), "config", "flags").values():
+        by_device = sorted(group(seeds, "device", "cores").values(), key=len, reverse=True)
+        rows.append([row for rows_of_device in by_device for row in rows_of_device])
     return sorted(rows, key=lambda seeds: (env_name(seeds[0]["config"]), seeds[0]["flags"]))
 
 
@@ -176,10 +176,13 @@ def one_seed() -> Rows:
 
 
 def training_row(seeds: Rows) -> Row:
-    """Return the fields of a training: means over its seeds, as numbers or text."""
-    first = seeds[0]
-    keys = ("env_steps", "train_seconds", "seconds")
-    means = {key: statistics.mean(seed[key] for seed in seeds) for key in keys}
+    """Return the fields of a training: means over its seeds, as numbers or text.
+
+    Seconds are those of the first row's device and number of cores.
+    """
+    first, timed = seeds[0], on_equal_hardware(seeds, seeds[0])
+    means = {key: statistics.mean(x[key] for x in timed) for key in ("train_seconds", "seconds")}
+    means["env_steps"] = statistics.mean(seed["env_steps"] for seed in seeds)
     rates = [seed.get("last_success_rate") for seed in seeds]
     return (
         first
@@ -320,7 +323,7 @@ def first_comments() -> dict[Path, str]:
     """Return the text of each measured config, with its return in the first comment."""
     texts = {}
     for (config,), rows in group(read("learning"), "config").items():
-        runs = group(rows, "flags", "device", "cores").values()
+        runs = group(rows, "flags").values()
         seeds = min(runs, key=lambda seeds: seeds[0]["flags"] != "")  # without flags if possible
         path = CONFIGS / config
         if path.is_file():
@@ -446,7 +449,7 @@ def peer_returns() -> Rows:
     rows = []
     for config, runs in with_peers().items():
         for library, seeds in runs.items():
-            timed = on_equal_hardware(seeds, runs)
+            timed = on_equal_hardware(seeds, runs[OURS][0])
             minutes = [row["train_seconds"] / 60 for row in timed]
             rows.append(
                 {
@@ -467,24 +470,22 @@ def peer_returns() -> Rows:
 def with_peers() -> dict[str, dict[str, Rows]]:
     """Return, by config and library, the rows of this library and of those in PEERS.
 
-    Rows with another number of cores than this library's are skipped, and those of Brax's PPO on
-    another device, because it trains for a time instead of a number of steps.
+    Rows of Brax's PPO are only those with the device and the number of cores of this library's
+    first row, because it trains for a time instead of a number of steps.
     """
     ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
     result: dict[str, dict[str, Rows]] = {}
     for (config, name), seeds in group(read("peer_returns"), "config", "library").items():
-        mine = ours.get(config, [])
-        alike = [row for row in seeds if mine and row["cores"] == mine[0]["cores"]]
-        if name.startswith("brax"):
-            alike = on_equal_hardware(alike, {OURS: mine})
-        if alike:
-            result.setdefault(config, {OURS: mine})[PEERS[name]] = alike
+        mine = ours[config]
+        shown = on_equal_hardware(seeds, mine[0]) if name.startswith("brax") else seeds
+        if shown:
+            result.setdefault(config, {OURS: mine})[PEERS[name]] = shown
     return result
 
 
-def on_equal_hardware(seeds: Rows, runs: dict[str, Rows]) -> Rows:
-    """Return the rows of `seeds` from the device of this library's rows in `runs`."""
-    return [row for row in seeds if row["device"] == runs[OURS][0]["device"]]
+def on_equal_hardware(rows: Rows, other: Row) -> Rows:
+    """Return the rows with the device and the number of cores of another one."""
+    return [row for row in rows if all(row[key] == other[key] for key in ("device", "cores"))]
 
 
 def host() -> Rows:

@@ -112,24 +112,39 @@ def test_missing_rows_are_ordered_by_seed_then_by_speed(tmp_path, monkeypatch):
     monkeypatch.setattr(learning, "settings", lambda config: "now")
     path = tmp_path / "rows.jsonl"
 
-    def missing(*rows, cores=2):
-        names = "config", "seed", "seconds", "settings", "device", "cores"
+    def missing(*rows):
+        names = "config", "seed", "seconds", "settings"
         full = [dict(zip(names, (f"{row[0]}.yaml", *row[1:]), strict=True)) for row in rows]
         learning.harness.write_rows(path, [row | {"flags": ""} for row in full])
         args = argparse.Namespace(configs=["slow", "new", "quick"], flags="", results=path)
-        return learning.missing(args, "A", cores)
+        return learning.missing(args)
 
-    slow = [("slow", seed, 99.0, "now", "A", 2) for seed in range(5)]
-    quick = ("quick", 0, 9.0, "now", "A", 2)
+    slow = [("slow", seed, 99.0, "now") for seed in range(5)]
+    quick = ("quick", 0, 9.0, "now")
     assert missing(*slow, quick) == [
         *(("new", 0), ("quick", 1), ("new", 1), ("quick", 2), ("new", 2), ("quick", 3)),
         *(("new", 3), ("quick", 4), ("new", 4), *(("quick", seed) for seed in range(5, 10))),
     ]
-    elsewhere = [(*row[:4], "B", 1) for row in slow]
-    assert ("slow", 0) not in missing(*elsewhere)  # complete on another device
-    assert ("slow", 0) in missing(*elsewhere[:4], slow[4])
-    assert ("slow", 0) in missing(*[(*row[:3], "old", *row[4:]) for row in slow])
-    assert ("quick", 0) in missing(quick, cores=1)  # with --side_by_side, each run has one core
+    assert ("slow", 0) in missing(*slow[1:])
+    assert ("slow", 0) in missing(*[(*row[:3], "old") for row in slow])
+
+
+@pytest.mark.toy
+def test_a_row_replaces_its_seed_and_rows_of_other_settings(tmp_path, monkeypatch):
+    learning = load("learning", monkeypatch)
+    path = tmp_path / "rows.jsonl"
+
+    def row(seed, settings, steps=1, config="a.yaml"):
+        scores = {"last_return_mean": 1.0, "return_mean": 1.0, "env_steps": steps, "seconds": 1.0}
+        return {"config": config, "flags": "", "seed": seed, "settings": settings, **scores}
+
+    stored = [row(0, "old"), row(1, "now"), row(2, "now"), row(1, "old", config="b.yaml")]
+    learning.harness.write_rows(path, [x | {"device": "another"} for x in stored])
+    learning.keep(argparse.Namespace(toy=False, results=path), row(1, "now", steps=2))
+    keys = "config", "seed", "settings", "env_steps"
+    assert sorted(tuple(x[key] for key in keys) for x in learning.harness.read_rows(path)) == [
+        *(("a.yaml", 1, "now", 2), ("a.yaml", 2, "now", 1), ("b.yaml", 1, "old", 1)),
+    ]
 
 
 @pytest.mark.toy

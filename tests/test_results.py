@@ -53,8 +53,8 @@ def test_minutes_of_other_libraries_are_those_of_this_librarys_processor(script,
 
     def row(seed, device, minutes, last, **own):
         common = {"config": "hopper_v5.yaml", "flags": "", "cores": 1, "env_steps": 1_000_000}
-        own |= {"seed": seed, "device": device, "last_return_mean": last}
-        return {**common, **own, "train_seconds": 60 * minutes}
+        own |= {"seed": seed, "device": device, "last_return_mean": last, "return_mean": last}
+        return {**common, **own, "train_seconds": 60 * minutes, "seconds": 70 * minutes}
 
     peers = [
         row(seed, device, minutes, last, library=library)
@@ -64,15 +64,18 @@ def test_minutes_of_other_libraries_are_those_of_this_librarys_processor(script,
     only_there = row(0, "there", 30, 50, library="sbx")
     other_cores = row(2, "here", 1, 0, library="sb3") | {"cores": 2}
     replace_rows(
-        learning=[row(0, "here", 2, 300), row(1, "here", 4, 500)],
+        learning=[row(2, "there", 9, 700), row(0, "here", 2, 300), row(1, "here", 4, 500)],
         peer_returns=[*peers, only_there, other_cores],
     )
     ours, sb3, brax, sbx = script.peer_returns()
-    assert [ours["seeds"], ours["minutes"], ours["timed"], ours["device"]] == [2, "3.0", 2, "here"]
-    assert [sb3["seeds"], sb3["minutes"], sb3["timed"], sb3["device"]] == [2, "10.0", 1, "here"]
-    assert sb3["last"].startswith("150")
+    assert [ours["seeds"], ours["minutes"], ours["timed"], ours["device"]] == [3, "3.0", 2, "here"]
+    assert ours["last"].startswith("500")
+    assert [sb3["seeds"], sb3["minutes"], sb3["timed"], sb3["device"]] == [3, "10.0", 1, "here"]
+    assert sb3["last"].startswith("100")
     assert [brax["seeds"], brax["minutes"], brax["last"]] == [1, "10.0", "100.0"]
     assert [sbx["seeds"], sbx["minutes"], sbx["timed"], sbx["device"]] == [1, "", 0, "there"]
+    (training,) = script.several_seeds()
+    assert [training[key] for key in ("seeds", "train_seconds", "device")] == [3, 180, "here"]
 
 
 def test_ratios_use_the_contender_of_the_same_group(script, replace_rows):
