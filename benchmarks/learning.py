@@ -9,8 +9,9 @@
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
 trains two seeds in parallel, each on one core, and their rows record one core. Rows go to
-benchmarks/results/learning.jsonl. A new row replaces those of the same config and flags that have
-the same seed or other settings, also if another device measured them.
+benchmarks/results/learning.jsonl. A new row replaces the row of the same
+config, flags and seed, and all rows of this config and flags with other settings, also those of
+other devices.
 `--random_returns` stores returns of uniformly random actions instead, in random_returns.jsonl;
 `--zero_returns` prints those of actions of 0, such as of a robot that stands still;
 `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py). `--runs FOLDER` keeps the
@@ -164,10 +165,10 @@ def train_missing(args: argparse.Namespace) -> int:
 
     deadline = time.monotonic() + 60 * args.minutes
     args.configs = args.configs or list(library_configs())
-    here = harness.describe()
-    cores = 1 if args.side_by_side else here["cores"]
-    here = [here["device"], cores, here["versions"], harness.package_hash()]
-    runs = {x: UNFINISHED / digest([settings(x), args.flags, *here]) for x in args.configs}
+    machine = harness.describe()
+    cores = 1 if args.side_by_side else machine["cores"]
+    same = [args.flags, machine["device"], cores, machine["versions"], harness.package_hash()]
+    runs = {x: UNFINISHED / digest([settings(x), *same]) for x in args.configs}
     failed: set[tuple[str, int]] = set()
     while time.monotonic() < deadline:
         jobs = [job for job in missing(args) if job not in failed]
@@ -359,15 +360,15 @@ def digest(values: list[Any]) -> str:
 
 
 def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
-    """Store a row. It replaces those of its config and flags with its seed or other settings."""
+    """Store a row, and remove rows of its config and flags with its seed or other settings."""
     if not args.toy:
 
         def equal(other: dict[str, Any], *keys: str) -> bool:
             return all(other.get(key) == row[key] for key in keys)
 
         rows = harness.read_rows(args.results)
-        kept = [x for x in rows if equal(x, "settings") or not equal(x, "config", "flags")]
-        harness.write_rows(args.results, kept)
+        remaining = [x for x in rows if equal(x, "settings") or not equal(x, "config", "flags")]
+        harness.write_rows(args.results, remaining)
     harness.keep(args, [row], "config", "flags", "seed")
     print(
         f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "

@@ -178,7 +178,7 @@ def one_seed() -> Rows:
 def training_row(seeds: Rows) -> Row:
     """Return the fields of a training: means over its seeds, as numbers or text.
 
-    Seconds are those of the first row's device and number of cores.
+    Seconds are means over the rows with the first row's device and number of cores.
     """
     first, timed = seeds[0], on_equal_hardware(seeds, seeds[0])
     means = {key: statistics.mean(x[key] for x in timed) for key in ("train_seconds", "seconds")}
@@ -424,8 +424,8 @@ def scaled(config: str, returns: Any) -> np.ndarray:
 def hopper_minute() -> Rows:
     """Return when the evaluations of each seed of hopper first passed a return of 1,400."""
     rows = []
-    hopper = [row for row in read("learning") if row["config"] == "hopper.yaml"]
-    for run in sorted(hopper, key=lambda row: row["seed"]):
+    (hopper,) = (x for x in trainings() if x[0]["config"] == "hopper.yaml" and not x[0]["flags"])
+    for run in sorted(on_equal_hardware(hopper, hopper[0]), key=lambda row: row["seed"]):
         early = [point for point in run["curve"] if point[1] <= 60]
         passed = next((point for point in run["curve"] if point[2] >= 1400), None)
         text = f"{passed[0] / 1e6:.1f} M steps, {passed[1]:.0f} s" if passed else "never"
@@ -460,7 +460,7 @@ def peer_returns() -> Rows:
                     "last": mean_std(lasts(seeds)),
                     "minutes": f"{statistics.median(minutes):.1f}" if timed else "",
                     "timed": len(timed),
-                    "cores": seeds[0]["cores"],
+                    "cores": (timed or seeds)[0]["cores"],
                     "device": (timed or seeds)[0]["device"],
                 }
             )
@@ -470,21 +470,21 @@ def peer_returns() -> Rows:
 def with_peers() -> dict[str, dict[str, Rows]]:
     """Return, by config and library, the rows of this library and of those in PEERS.
 
-    Rows of Brax's PPO are only those with the device and the number of cores of this library's
-    first row, because it trains for a time instead of a number of steps.
+    Rows of Brax's PPO are skipped unless they have the device and the number of cores of this
+    library's first row, because it trains for a time instead of a number of steps.
     """
     ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
     result: dict[str, dict[str, Rows]] = {}
     for (config, name), seeds in group(read("peer_returns"), "config", "library").items():
-        mine = ours[config]
-        shown = on_equal_hardware(seeds, mine[0]) if name.startswith("brax") else seeds
-        if shown:
+        mine = ours.get(config, [])
+        shown = on_equal_hardware(seeds, mine[0]) if mine and name.startswith("brax") else seeds
+        if mine and shown:
             result.setdefault(config, {OURS: mine})[PEERS[name]] = shown
     return result
 
 
 def on_equal_hardware(rows: Rows, other: Row) -> Rows:
-    """Return the rows with the device and the number of cores of another one."""
+    """Return the rows with the same device and number of cores as another row."""
     return [row for row in rows if all(row[key] == other[key] for key in ("device", "cores"))]
 
 
@@ -493,11 +493,11 @@ def host() -> Rows:
     rows = read("host")
     varied = ("env", "num_envs", "rollout_length", "num_minibatches", "num_epochs")
     for alike in group(rows, "task", "device", "cores").values():
-        versions = {k: v for r in alike for k, v in r["versions"].items() if k in HOST_PACKAGES}
+        used = {(k, v) for r in alike for k, v in r["versions"].items() if k in HOST_PACKAGES}
         for row in alike:
             sizes = row["sizes"]
             row["shared"] = pairs({k: v for k, v in sizes.items() if k not in varied})
-            row["packages"] = pairs(dict(sorted(versions.items())))
+            row["packages"] = ", ".join(f"{name} {version}" for name, version in sorted(used))
             row["sizes_varied"] = f"{sizes['num_envs']} x {sizes['rollout_length']}"
             if row["kind"] == "training":
                 row["sizes_varied"] += f", {sizes['num_minibatches']} minibatches"

@@ -63,9 +63,10 @@ def test_minutes_of_other_libraries_are_those_of_this_librarys_processor(script,
     ]
     only_there = row(0, "there", 30, 50, library="sbx")
     other_cores = row(2, "here", 1, 0, library="sb3") | {"cores": 2}
+    without_ours = row(0, "here", 1, 0, library="sb3") | {"config": "ant.yaml"}
     replace_rows(
         learning=[row(2, "there", 9, 700), row(0, "here", 2, 300), row(1, "here", 4, 500)],
-        peer_returns=[*peers, only_there, other_cores],
+        peer_returns=[*peers, only_there, other_cores, without_ours],
     )
     ours, sb3, brax, sbx = script.peer_returns()
     assert [ours["seeds"], ours["minutes"], ours["timed"], ours["device"]] == [3, "3.0", 2, "here"]
