@@ -113,17 +113,15 @@ def train_ours(sizes: dict[str, Any], count: int, *, together: bool) -> Callable
     import jax
     import numpy as np
 
-    from purejaxppo.parts import STATE_AXES, init_program, shard_ids
+    from purejaxppo.parts import shard_ids
 
     config = ours.config_of(sizes | {"num_seeds": count if together else 1})
     programs = ours.programs_of(config)
     seeds = [jax.random.key(seed)[None] for seed in range(count)]
     keys = [programs.key] if together else seeds
     updates, ids = np.int32(config.num_updates), shard_ids(programs.parts)
-    where = programs.shards.shardings(STATE_AXES)
-    init = jax.jit(init_program(programs.parts), out_shardings=where)
-    init = init.lower(programs.key, ids).compile()
-    programs.compile(init(programs.key, ids))
+    init = programs.begin().result()
+    programs.compile(programs.abstract_state())
 
     def once() -> int:
         total = 0

@@ -148,30 +148,6 @@ def test_a_row_replaces_its_seed_and_rows_of_other_settings(tmp_path, monkeypatc
 
 
 @pytest.mark.toy
-def test_rows_of_another_device_stay_until_this_one_has_as_many(tmp_path, monkeypatch):
-    learning = load("learning", monkeypatch)
-    monkeypatch.setattr(learning.harness, "describe", lambda: {"device": "A", "cores": 2})
-    args = argparse.Namespace(results=tmp_path / "rows.jsonl", toy=False)
-    names = "last_return_mean", "return_mean", "env_steps", "seconds"
-    shared = {"config": "a.yaml", "flags": "", **dict.fromkeys(names, 1.0)}
-    old = [(0, "old", "A", 2), (0, "now", "B", 2), (1, "now", "B", 2)]
-    keys = "seed", "settings", "device", "cores"
-    rows = [shared | dict(zip(keys, row, strict=True)) for row in old]
-    learning.harness.write_rows(args.results, [*rows, shared | rows[0] | {"config": "b.yaml"}])
-
-    def stored():
-        found = learning.harness.read_rows(args.results)
-        return {tuple(x[key] for key in ("config", *keys)) for x in found}
-
-    other = ("b.yaml", *old[0])
-    learning.keep(args, shared | {"seed": 0, "settings": "now", "env_steps": 1})
-    here = ("a.yaml", 0, "now", "A", 2)
-    assert stored() == {other, here, *(("a.yaml", *row) for row in old[1:])}
-    learning.keep(args, shared | {"seed": 5, "settings": "now", "env_steps": 1})
-    assert stored() == {other, here, ("a.yaml", 5, "now", "A", 2)}
-
-
-@pytest.mark.toy
 def test_a_table_of_the_docs_is_printed_by_name(monkeypatch, capsys):
     learning = load("learning", monkeypatch)
     monkeypatch.setattr(sys, "argv", ["learning.py", "--table", "ppo_and_friends"])
