@@ -116,8 +116,8 @@ def main() -> None:
         seconds = args.seconds or seconds_of(config, args)
         if not seconds and library not in ("sb3", "sbx"):
             parser.error(
-                f"{task}: learning.jsonl has no runs on one core of this hardware. "
-                f"Set --seconds, or run learning.py first."
+                f"{task}: learning.jsonl has no runs on one core of this hardware. Set --seconds, "
+                f"or run python benchmarks/learning.py {task} --side_by_side 1 first."
             )
         words = ["taskset", "-c", str(args.core), python, __file__, task, "--libraries", library]
         words += ["--seconds", str(seconds)] + ["--toy"] * args.toy
