@@ -9,9 +9,8 @@
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
 trains two seeds in parallel, each on one core, and their rows record one core. Rows go to
-benchmarks/results/learning.jsonl. A new row replaces the row of the same
-config, flags and seed, and all rows of this config and flags with other settings, also those of
-other devices.
+benchmarks/results/learning.jsonl. A new row replaces the row of the same config, flags and seed,
+and all rows of this config and flags with other settings, also those of other devices.
 `--random_returns` stores returns of uniformly random actions instead, in random_returns.jsonl;
 `--zero_returns` prints those of actions of 0, such as of a robot that stands still;
 `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py). `--runs FOLDER` keeps the

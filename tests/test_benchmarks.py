@@ -142,9 +142,8 @@ def test_a_row_replaces_its_seed_and_rows_of_other_settings(tmp_path, monkeypatc
     learning.harness.write_rows(path, [x | {"device": "another"} for x in stored])
     learning.keep(argparse.Namespace(toy=False, results=path), row(1, "now", steps=2))
     keys = "config", "seed", "settings", "env_steps"
-    assert sorted(tuple(x[key] for key in keys) for x in learning.harness.read_rows(path)) == [
-        *(("a.yaml", 1, "now", 2), ("a.yaml", 2, "now", 1), ("b.yaml", 1, "old", 1)),
-    ]
+    found = sorted(tuple(x[key] for key in keys) for x in learning.harness.read_rows(path))
+    assert found == [("a.yaml", 1, "now", 2), ("a.yaml", 2, "now", 1), ("b.yaml", 1, "old", 1)]
 
 
 @pytest.mark.toy
