@@ -102,10 +102,13 @@ def main() -> None:
     if args.worker:
         print(json.dumps(work(*args.worker, args)), flush=True)
         return
-    known = {"sb3": TASKS, "sbx": TASKS, "brax-notebook": first_minutes.NOTEBOOK}
+    from purejaxppo.config.files import library_configs, load_config
+
+    of_brax = [x for x in library_configs() if load_config(x).env.name.startswith("brax/")]
+    known = {"sb3": TASKS, "sbx": TASKS, "brax": of_brax, "brax-notebook": first_minutes.NOTEBOOK}
     jobs = [(x, y, str(n)) for n in range(args.seeds) for x in args.tasks for y in args.libraries]
     for task, library, _ in jobs:
-        if task not in known.get(library, [task]):
+        if task not in known[library]:
             parser.error(f"{task}: no settings for {library}. Tasks: {', '.join(known[library])}.")
     stored = {(r["config"], r["library"], r["seed"]) for r in harness.read_rows(args.results)}
     for task, library, seed in jobs:
