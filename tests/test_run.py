@@ -163,9 +163,13 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
     agent = restore("run", "last")
     assert agent.config.eval.stochastic
     np.testing.assert_array_equal(evaluate(agent, 13, seed=1).returns, sampled.returns)
-    for flags, policy in (([], "stochastic"), (["--deterministic"], "deterministic")):
+    for flags, words in (
+        ([], "steps (checkpoint: best), stochastic policy"),
+        (["--deterministic"], "steps (checkpoint: best), deterministic policy"),
+        (["--checkpoint", "last"], "steps (checkpoint: last), stochastic policy"),
+    ):
         assert evaluate_command.main(["--run", "run", "--episodes", "13", *flags]) == 0
-        assert f"steps, {policy} policy" in capsys.readouterr().out
+        assert words in capsys.readouterr().out
 
 
 @pytest.mark.toy

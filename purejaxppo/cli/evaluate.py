@@ -78,7 +78,8 @@ def run(command: EvaluateFlags, changes: Mapping[str, Any] = MappingProxyType({}
     settings = agent.config.eval
     if command.stochastic or command.deterministic:
         settings = dataclasses.replace(settings, stochastic=command.stochastic)
-    print(f"{agent.config.env.name} after {agent.trained_for} steps, {settings.policy} policy")
+    after = f"{agent.trained_for} steps (checkpoint: {command.checkpoint})"
+    print(f"{agent.config.env.name} after {after}, {settings.policy} policy")
     result = evaluate(
         agent, command.episodes, seed=command.seed, deterministic=not settings.stochastic
     )

@@ -138,7 +138,7 @@ def load_config(
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
         data = references.with_files(data, copies.of_run(path.parent))
-    return from_dict(apply_overrides(data, overrides), where=str(path) if saved else path.name)
+    return from_dict(apply_overrides(data, overrides), where=str(path if saved else name))
 
 
 def check_gpu(config: Config) -> None:

@@ -54,8 +54,11 @@ def test_a_missing_file_gets_a_one_sentence_error(words, expected, capsys):
 @pytest.mark.parametrize(("text", "expected"), [(row[0], row[1:]) for row in WRONG])
 def test_an_invalid_file_gets_a_one_sentence_error(text, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("bad.yaml").write_text(text, encoding="utf-8")
-    message = rejection(["--config", "bad.yaml"], capsys)
+    path = Path("folder/bad.yaml")
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    message = rejection(["--config", str(path)], capsys)
+    assert message.startswith(f"error: {path}: "), message
     assert all(part in message for part in expected), message
 
 
