@@ -211,6 +211,7 @@ ONE_OF_EACH_KIND = {
 BODIES = ("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum")
 SIZES = {
     "brax": (*BODIES, "pusher", "walker2d"),
+    "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1"),
     "jaxmarl": (
         *(f"MPE_simple_facmac_{count}a_v1" for count in (3, 6, 9)),
         *(f"SMAX-{name}" for name in ("8m", "25m", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z")),
@@ -218,7 +219,7 @@ SIZES = {
         *(f"SMAX-smacv2_{count}_units" for count in (10, 20)),
     ),
     "jumanji": ("RubiksCube-partly-scrambled-v0", "Sudoku-very-easy-v0"),
-    "pgx": ("go_19x19",),
+    "pgx": ("go_19x19", "shogi"),
     "xminigrid": (
         *(f"MiniGrid-DoorKey-{size}" for size in ("6x6", "8x8", "16x16")),
         *(f"MiniGrid-Empty-{size}" for size in ("5x5", "6x6", "8x8")),
@@ -232,7 +233,7 @@ SIZES = {
     ),
 }
 ALIKE = {f"{family}/{name}" for family, names in SIZES.items() for name in names}
-"""Other bodies and sizes of recorded environments. `-m slow` records them."""
+"""Other bodies, sizes and images of recorded environments. `-m slow` records them."""
 EXPENSIVE = {"craftax"}
 """Families that `make test` does not record, because they compile slowly."""
 GAMES = {"godot", "unity"}
