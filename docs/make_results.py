@@ -421,19 +421,6 @@ def scaled(config: str, returns: Any) -> np.ndarray:
     return (np.asarray(returns) - low) / (high - low)
 
 
-def hopper_minute() -> Rows:
-    """Return when the evaluations of each seed of hopper first passed a return of 1,400."""
-    rows = []
-    (hopper,) = (x for x in trainings() if x[0]["config"] == "hopper.yaml" and not x[0]["flags"])
-    for run in sorted(on_equal_hardware(hopper, hopper[0]), key=lambda row: row["seed"]):
-        early = [point for point in run["curve"] if point[1] <= 60]
-        passed = next((point for point in run["curve"] if point[2] >= 1400), None)
-        text = f"{passed[0] / 1e6:.1f} M steps, {passed[1]:.0f} s" if passed else "never"
-        best = max(point[2] for point in early)
-        rows.append(run | {"best": best, "steps": early[-1][0] / 1e6, "passed": text})
-    return rows
-
-
 def first_minutes() -> Rows:
     """Return the return of each run at some seconds, interpolated between its evaluations."""
     rows = []
@@ -681,7 +668,6 @@ PREPARED = {
         one_seed,
         chosen,
         speed,
-        hopper_minute,
         first_minutes,
         peer_returns,
         host,
