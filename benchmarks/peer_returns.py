@@ -104,7 +104,8 @@ def main() -> None:
         return
     from purejaxppo.config.files import library_configs, load_config
 
-    of_brax = [x for x in library_configs() if load_config(x).env.name.startswith("brax/")]
+    envs = {name: load_config(name).env for name in library_configs()}
+    of_brax = [x for x, y in envs.items() if y.name.startswith("brax/") and y.backend == "spring"]
     known = {"sb3": TASKS, "sbx": TASKS, "brax": of_brax, "brax-notebook": first_minutes.NOTEBOOK}
     jobs = [(x, y, str(n)) for n in range(args.seeds) for x in args.tasks for y in args.libraries]
     for task, library, _ in jobs:

@@ -164,9 +164,9 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
     assert agent.config.eval.stochastic
     np.testing.assert_array_equal(evaluate(agent, 13, seed=1).returns, sampled.returns)
     for flags, words in (
-        ([], "steps (checkpoint: best), stochastic policy"),
-        (["--deterministic"], "steps (checkpoint: best), deterministic policy"),
-        (["--checkpoint", "last"], "steps (checkpoint: last), stochastic policy"),
+        ([], "steps (--checkpoint best), stochastic policy"),
+        (["--deterministic"], "steps (--checkpoint best), deterministic policy"),
+        (["--checkpoint", "last"], "steps (--checkpoint last), stochastic policy"),
     ):
         assert evaluate_command.main(["--run", "run", "--episodes", "13", *flags]) == 0
         assert words in capsys.readouterr().out

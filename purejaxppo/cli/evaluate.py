@@ -78,7 +78,7 @@ def run(command: EvaluateFlags, changes: Mapping[str, Any] = MappingProxyType({}
     settings = agent.config.eval
     if command.stochastic or command.deterministic:
         settings = dataclasses.replace(settings, stochastic=command.stochastic)
-    after = f"{agent.trained_for} steps (checkpoint: {command.checkpoint})"
+    after = f"{agent.trained_for} steps (--checkpoint {command.checkpoint})"
     print(f"{agent.config.env.name} after {after}, {settings.policy} policy")
     result = evaluate(
         agent, command.episodes, seed=command.seed, deterministic=not settings.stochastic

@@ -68,10 +68,12 @@ def test_all_unknown_flags_are_reported_together_with_our_flag_and_value(capsys)
 
 def test_all_unknown_keys_of_a_file_are_reported_together_with_our_key_and_value(tmp_path):
     text = "".join(f"{name}: {theirs}\n" for name, (theirs, _, _) in PORTED.items())
-    (tmp_path / "mine.yaml").write_text(text + "ppo: {gama: 0.9, gamma: 0.8}\n")
-    with pytest.raises(ValueError, match=r"^mine.yaml: 5 unknown names:\n") as error:
-        load_config(tmp_path / "mine.yaml")
-    _, *lines = str(error.value).splitlines()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text + "ppo: {gama: 0.9, gamma: 0.8}\n")
+    with pytest.raises(ValueError, match="unknown names") as error:
+        load_config(path)
+    first, *lines = str(error.value).splitlines()
+    assert first == f"{path}: 5 unknown names:"
     for line, (name, (_, ours, value)) in zip(lines[:-1], PORTED.items(), strict=True):
         assert line.startswith(f"  {name}: ") and f"{ours} = {value}" in line
     assert lines[-1] == "  ppo.gama: unknown key. Did you mean ppo.gamma?"
