@@ -104,9 +104,13 @@ def main() -> None:
         return
     from purejaxppo.config.files import library_configs, load_config
 
-    envs = {name: load_config(name).env for name in library_configs()}
-    of_brax = [x for x, y in envs.items() if y.name.startswith("brax/") and y.backend == "spring"]
-    known = {"sb3": TASKS, "sbx": TASKS, "brax": of_brax, "brax-notebook": first_minutes.NOTEBOOK}
+    brax_configs = [
+        name
+        for name, env in ((name, load_config(name).env) for name in library_configs())
+        if env.name.startswith("brax/") and env.backend == "spring"  # as in peers.brax_ppo
+    ]
+    notebook = first_minutes.NOTEBOOK
+    known = {"sb3": TASKS, "sbx": TASKS, "brax": brax_configs, "brax-notebook": notebook}
     jobs = [(x, y, str(n)) for n in range(args.seeds) for x in args.tasks for y in args.libraries]
     for task, library, _ in jobs:
         if task not in known[library]:

@@ -209,7 +209,7 @@ ONE_OF_EACH_KIND = {
 }
 """Tasks that `make test` records, with reasons. `make test-all` records all except `ALIKE`."""
 BODIES = ("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum")
-SIMILAR = {
+ALIKE_BY_FAMILY = {
     "brax": (*BODIES, "pusher", "walker2d"),
     "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1"),
     "jaxmarl": (
@@ -232,7 +232,7 @@ SIMILAR = {
         *(f"XLand-MiniGrid-R9-{n}x{n}" for n in (16, 19)),
     ),
 }
-ALIKE = {f"{family}/{name}" for family, names in SIMILAR.items() for name in names}
+ALIKE = {f"{family}/{name}" for family, names in ALIKE_BY_FAMILY.items() for name in names}
 """Tasks like recorded ones, with other bodies, boards, images or sizes; `-m slow` records them."""
 EXPENSIVE = {"craftax"}
 """Families that `make test` does not record, because they compile slowly."""
