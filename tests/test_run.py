@@ -155,6 +155,8 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
     )  # the reward of CartPole is 1 per step
     again = evaluate(agent, 13, seed=1)
     np.testing.assert_array_equal(result.returns, again.returns)
+    steps = f"{agent.env_steps:,}"  # as the run prints it
+    assert restore("run", steps).env_steps == agent.env_steps
     sampled = evaluate(agent, 13, seed=1, deterministic=False)
     assert (sampled.returns != result.returns).mean() > 0.5
     # a run whose evaluations sample is also evaluated with samples by default
@@ -182,9 +184,12 @@ def test_evaluate_restores_and_reports_exactly_the_requested_episodes(finished_r
         (["-r", "run"], "'-r': flags start with --. --help lists them."),
         (
             ["--run", "nowhere"],
-            "nowhere: not a run folder (no such folder). Use a folder written by",
+            "error: nowhere: not a run folder (no such folder). Use a folder written by",
         ),
-        (["--run", "run", "--checkpoint", "7"], "unknown checkpoint '7'. Checkpoints: last, 640"),
+        (
+            ["--run", "run", "--checkpoint", "7"],
+            "error: run: unknown checkpoint '7'. Checkpoints: last, 640",
+        ),
         (["--run", "run", "--episodes", "0"], "--episodes = 0: must be at least 1"),
         (["--run", "run", "--episodes", "x"], "--episodes = 'x': must be"),
         (

@@ -88,15 +88,17 @@ def find_config(name: str) -> Path:
     known = library_configs()
     if name.removesuffix(".yaml") in known:
         return known[name.removesuffix(".yaml")]
-    close = nearest(path.stem, known, 0.5)
     if name == "playground":
         raise ValueError(
             "--config playground: the task is missing. Use for example playground/CheetahRun."
         )
-    hint = (
-        f"Did you mean '{close}.yaml'?" if close else "`purejaxppo list configs` lists all configs."
-    )
-    raise ValueError(f"--config {name}: no such file or config. {hint}")
+    stem = path.name.removesuffix(".yaml")
+    files = [str(x) for x in sorted(path.parent.glob("*.y*ml")) if x.stem == stem]
+    library = nearest(stem, known, 0.5)
+    close = files[0] if files else f"{library}.yaml" if library else ""
+    hint = f"Did you mean '{close}'?" if close else "`purejaxppo list configs` lists all configs."
+    problem = "is a folder" if path.is_dir() else "no such file or config"
+    raise ValueError(f"--config {name}: {problem}. {hint}")
 
 
 def load_config(

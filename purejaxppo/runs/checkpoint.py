@@ -28,6 +28,7 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 
 from purejaxppo.config.files import load_config
+from purejaxppo.config.hints import short_path
 from purejaxppo.config.plain import whole
 from purejaxppo.config.run_files import load_members
 from purejaxppo.envs import registry
@@ -631,15 +632,17 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[s
     folder = run_dir / "checkpoints"
     steps = steps_in(folder)
     if not steps:
-        raise ValueError(f"{run_dir}: no checkpoint has been saved yet")
+        raise ValueError(f"{short_path(run_dir)}: no checkpoint has been saved yet")
     if checkpoint in ("best", "last"):
         return _find_newest(run_dir, best=checkpoint == "best")
-    step = whole(int(checkpoint) if str(checkpoint).isdecimal() else checkpoint)
+    digits = str(checkpoint).replace(",", "")  # as in the line of the best evaluation
+    step = whole(int(digits) if digits.isdecimal() else checkpoint)
     if step not in steps:
         has_best = (folder / str(steps[-1]) / "best").is_dir()
         known = ["best"] * has_best + ["last", *map(str, steps)]
         raise ValueError(
-            f"{run_dir}: unknown checkpoint {checkpoint!r}. Checkpoints: {', '.join(known)}"
+            f"{short_path(run_dir)}: unknown checkpoint {checkpoint!r}. "
+            f"Checkpoints: {', '.join(known)}"
         )
     folder /= str(step)
     try:
@@ -648,10 +651,11 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[s
     except CorruptError as error:
         if not folder.is_dir():
             raise CorruptError(
-                f"{folder} was deleted by a run that is still training. Try again."
+                f"{short_path(folder)} was deleted by a run that is still training. Try again."
             ) from error
         raise CorruptError(
-            f"{folder} is corrupt ({error}). Use checkpoint = last for the newest readable one."
+            f"{short_path(folder)} is corrupt ({error}). "
+            f"Use checkpoint = last for the newest readable one."
         ) from error
 
 
@@ -673,7 +677,9 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Checkpoint, str, dict[st
             f"{max(corrupt) - step:,}",
         )
     if best and item != "best":
-        log.warning("%s: no agent has been evaluated. The last checkpoint is used.", run_dir)
+        log.warning(
+            "%s: no agent has been evaluated. The last checkpoint is used.", short_path(run_dir)
+        )
     return saved, item, arrays
 
 
@@ -714,4 +720,4 @@ def _first_readable(
 def _described(folder: Path, corrupt: dict[int, str]) -> str:
     """Name the corrupt checkpoints of a folder."""
     reasons = ", ".join(f"{step} ({reason})" for step, reason in corrupt.items())
-    return f"{folder}: corrupt checkpoint{'s' * (len(corrupt) > 1)} {reasons}"
+    return f"{short_path(folder)}: corrupt checkpoint{'s' * (len(corrupt) > 1)} {reasons}"

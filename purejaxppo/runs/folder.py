@@ -20,6 +20,7 @@ import jax
 
 from purejaxppo.config import copies
 from purejaxppo.config.files import load_config, to_yaml, write_whole
+from purejaxppo.config.hints import short_path
 from purejaxppo.config.references import files_in, located
 from purejaxppo.config.run_files import (
     code_files,
@@ -141,13 +142,13 @@ def check_is_run(run_dir: Path) -> None:
     if not (run_dir / CONFIG).is_file():
         if (run_dir / SWEEP).is_file():
             raise ValueError(
-                f"{run_dir} is the folder of a sweep. Use one of the run folders in its "
-                f"results.csv or, in Python, purejaxppo.Sweep."
+                f"{short_path(run_dir)} is the folder of a sweep. Use one of the run folders in "
+                f"its results.csv or, in Python, purejaxppo.Sweep."
             )
         problem = f"{CONFIG} is missing" if run_dir.is_dir() else "no such folder"
         raise ValueError(
-            f"{run_dir}: not a run folder ({problem}). Use a folder written by `purejaxppo train`, "
-            f"such as runs/hopper-s0."
+            f"{short_path(run_dir)}: not a run folder ({problem}). Use a folder written by "
+            f"`purejaxppo train`, such as runs/hopper-s0."
         )
 
 
@@ -158,7 +159,7 @@ def _lock(lock, run_dir: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ValueError(
-            f"{run_dir} is in use: another process trains in it. Use another --run_dir."
+            f"{short_path(run_dir)} is in use: another process trains in it. Use another --run_dir."
         ) from error
     except OSError as error:  # some network file systems do not support locks
         log.debug("%s cannot be locked: %s", run_dir, error)

@@ -16,6 +16,9 @@ pytestmark = pytest.mark.toy
 NO_FILE = [
     (["--config", "hoper.yaml"], "--config hoper.yaml: no such file", "'hopper.yaml'"),
     (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
+    (["--config", "sub/mine"], "no such file or config. Did you mean 'sub/mine.yml'?"),
+    (["--config", "mine.yaml"], "no such file or config. `purejaxppo list configs` lists"),
+    (["--config", "sub"], "--config sub: is a folder. `purejaxppo list configs` lists"),
     (["--config"], "--config requires a value."),
 ]
 WRONG = [
@@ -46,7 +49,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "expected"), [(row[0], row[1:]) for row in NO_FILE])
-def test_a_missing_file_gets_a_one_sentence_error(words, expected, capsys):
+def test_a_missing_file_gets_a_one_sentence_error(words, expected, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
+    Path("sub/mine.yml").write_text("seed: 1\n")
     message = rejection(words, capsys)
     assert all(part in message for part in expected), message
 
