@@ -131,6 +131,7 @@ results: $(for_test)
 lock: $(VENV)/.made
 	$(RUN) -m pip install --quiet uv
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
+	  $(foreach extra,$(subst $(comma), ,$(LOCKED)),--extra $(extra)) \
 	  --no-annotate --no-header --quiet $(LOCK_ARGS) --output-file requirements.lock
 
 clean:

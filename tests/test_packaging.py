@@ -71,6 +71,15 @@ def test_the_lock_file_has_exact_versions_without_urls():
 
 
 @pytest.mark.toy
+def test_make_lock_includes_the_extras_that_tests_and_the_site_install():
+    command = subprocess.run(
+        ["make", "-n", "-f", ROOT / "Makefile", "lock"], capture_output=True, text=True, check=True
+    ).stdout
+    extras = set(re.findall(r"--extra (\S+)", command))
+    assert {"brax", "envpool", "gymnax", "playground", "jumanji", "ray", "dev", "docs"} <= extras
+
+
+@pytest.mark.toy
 def test_the_lock_file_has_the_newest_working_jaxlib_of_each_python():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith(("jax==", "jaxlib=="))] == [

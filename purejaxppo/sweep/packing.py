@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from purejaxppo.config.files import compare, load_config, write_whole
+from purejaxppo.config.hints import short_path
 from purejaxppo.config.schema import Config
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.runs.console import Console
@@ -228,7 +229,7 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
             members = tuple(old_members)
             if any(compare(old, config)):
                 raise ValueError(
-                    f"{folder} belongs to another sweep. Use another --run_dir, or "
+                    f"{short_path(folder)} belongs to another sweep. Use another --run_dir, or "
                     f"--clobber to delete that sweep and start again."
                 )
         setup = divide(replace(setup, config=config, members=members), setup.devices)
@@ -236,7 +237,7 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
         programs = without_hang(Programs(setup, functions_of(rules)))
         run = open_training(programs, folder, console)
         if run.finished:
-            console.print_line(f"{folder} is finished already")
+            console.print_line(f"{short_path(folder)} is finished already")
             run.close()
             return 0
         return train_agents(run, rules)
@@ -263,7 +264,7 @@ def train_agents(run: Training, rules: Rules | None) -> int:
     except NotFiniteError as error:
         if rules is not None:
             raise
-        run.console.print_line(f"{run.run_dir}: {error}")  # these agents have no score
+        run.console.print_line(f"{short_path(run.run_dir)}: {error}")  # these agents have no score
         return 0
     except OutOfMemoryError as error:
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from purejaxppo.config.files import to_yaml, write_whole
-from purejaxppo.config.hints import format_number
+from purejaxppo.config.hints import format_number, short_path
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.command_line import command_line
@@ -69,12 +69,13 @@ def rank(results: Sequence[Result]) -> list[Result]:
 
 def finish(folder: Path, best: Result, comment: str) -> None:
     """Write the best setting, if any has a score, and print the paths of all files."""
-    print(f"table: {folder / TABLE}, figure: {folder / 'sweep.png'}")
+    shown = short_path(folder)
+    print(f"table: {shown / TABLE}, figure: {shown / 'sweep.png'}")
     if math.isnan(best.score):
         print("no best.yaml: no setting has a score, because agents diverged or no episode ended")
         return
     write_best(folder / "best.yaml", best, comment)
-    print_commands(folder, best)
+    print_commands(shown, best)
 
 
 def write_best(path: Path, best: Result, comment: str) -> None:
@@ -91,7 +92,8 @@ def print_commands(folder: Path, best: Result) -> None:
         f"train the best setting: {command_line('train', '--config', config, '--run_dir', run_dir)}"
     )
     run, index = best.places[int(np.nanargmax(np.nan_to_num(best.scores, nan=-np.inf)))]
-    print(f"evaluate its best seed: {command_line('evaluate', '--run', run, '--member', index)}")
+    words = "--run", short_path(Path(run)), "--member", index
+    print(f"evaluate its best seed: {command_line('evaluate', *words)}")
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from purejaxppo.cli.parser import check_task
 from purejaxppo.config import copies
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import as_text, dump, flatten, read_yaml, write_whole
+from purejaxppo.config.hints import short_path
 from purejaxppo.config.run_files import with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.parts import make_parts
@@ -169,8 +170,9 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
         ]
         if changed:
             raise ValueError(
-                f"{folder} contains a sweep with {changed[0]} = {old.get(changed[0])}, not "
-                f"{changes[changed[0]]}. Use another --run_dir, or --clobber to delete that sweep."
+                f"{short_path(folder)} contains a sweep with {changed[0]} = "
+                f"{old.get(changed[0])}, not {changes[changed[0]]}. Use another --run_dir, or "
+                f"--clobber to delete that sweep."
             )
     write_whole(path, dump(new))
 

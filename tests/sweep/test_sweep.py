@@ -139,6 +139,8 @@ def test_a_grid_is_one_program_and_equals_agents_trained_alone(finished_sweep, c
     out = Path("out").read_text()
     assert "4 settings x 2 seeds in 1 program\n" in out
     assert "8 agents with 8 environments each" in out
+    assert "table: swept/results.csv, figure: swept/sweep.png\n" in out
+    assert " --run swept/rounds/000/" in out
     rows = table(finished_sweep)
     assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4]
     means = [float(row["return_mean"]) for row in rows]
@@ -315,7 +317,7 @@ def test_another_sweep_in_the_same_folder_is_rejected(finished_sweep, config_fil
     before = table(finished_sweep)
     assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--run_dir", "swept") == 2
     error = error_of(capsys)
-    assert "swept contains a sweep with num_seeds = 2, not 1" in error
+    assert "error: swept contains a sweep with num_seeds = 2, not 1" in error
     other = ("--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2, "--run_dir", "swept")
     assert sweep(config_file, *other) == 2
     error = error_of(capsys)
