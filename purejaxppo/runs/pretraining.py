@@ -21,7 +21,6 @@ import numpy as np
 
 from purejaxppo import learner
 from purejaxppo.agents.policy import Policy
-from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Carry, Key, Obs
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import Config
@@ -197,16 +196,17 @@ class Pretrained(NamedTuple):
     """Sums over the first updates and over the last tenth, [2]."""
 
 
-def pretrain(parts: Parts, key: Key) -> Pretrained:
+def pretrain(parts: Parts, key: Key, hp: Hyperparams) -> Pretrained:
     """Train a student on a teacher; a pure function.
+
+    Schedules, `ppo.final_gamma` and the curriculum keep their values of the start of the run.
 
     Args:
         parts: parts from `make_imitation`.
         key: the run's key, or one key per agent [M].
+        hp: hyperparameters, of each agent [M] if there is a key per agent.
     """
-    hp, count = make_hyperparams(parts.config), parts.shards.num_members
-    if count:
-        hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (count,)), hp)
+    hp = hp._replace(total_updates=jnp.full_like(hp.total_updates, jnp.inf))
     train = train_program(parts)
     updates = parts.config.pretrain.updates
     chunks = jnp.array([updates - last_updates(updates), last_updates(updates)], jnp.int32)
@@ -222,13 +222,14 @@ def last_updates(updates: int) -> int:
 
 
 def teach(
-    student: Parts, key: Key, state: TrainState, change: Change = None
+    student: Parts, key: Key, hp: Hyperparams, state: TrainState, change: Change = None
 ) -> tuple[TrainState, str]:
     """Train the agent of a new run on the config's teacher.
 
     Args:
         student: the parts of the run.
         key: one key per agent [M].
+        hp: hyperparameters of each agent [M].
         state: training state before the first update.
         change: see `make_parts`. It is applied here as well.
 
@@ -238,7 +239,7 @@ def teach(
     config = student.config.pretrain
     imitation = load_imitation(student, change)
     try:
-        pretrained = jax.block_until_ready(jax.jit(partial(pretrain, imitation))(key))
+        pretrained = jax.block_until_ready(jax.jit(partial(pretrain, imitation))(key, hp))
     finally:
         imitation.env.close()
     names = {name: getattr(STATE_AXES, name) for name in pretrained.fields}

@@ -184,7 +184,7 @@ def make_train(
         if source is not None:
             state = warm_start.started(source, built, state, warm_start.on_device)
         if imitation is not None:
-            learned = pretraining.pretrain(imitation, key).fields
+            learned = pretraining.pretrain(imitation, key, hyperparams).fields
             state = from_new_agent(built, state.replace(**learned))
         state, metrics = jax.lax.scan(point, state, jnp.asarray(chunks.ravel()))
         return TrainResult(state.learned, curves(merged(metrics, points), built.env.spec.metrics))

@@ -142,7 +142,8 @@ def test_an_update_moves_the_logits_by_the_gradient_of_the_cross_entropy(make_co
         pretrain=PretrainConfig("somewhere", updates=1, actor="student"),
     )
     imitation = pretraining.make_imitation(make_parts(config), teacher)
-    pretrained = jax.jit(partial(pretraining.pretrain, imitation))(key)
+    hp = make_hyperparams(config)
+    pretrained = jax.jit(partial(pretraining.pretrain, imitation))(key, hp)
     bias = pretrained.fields["agent"].params["actor"]["bias"]
     np.testing.assert_allclose(bias, [-1 / 3, 2 / 3, -1 / 3], atol=0.02)
     loss = pretrained.metrics.losses.policy_loss
@@ -219,27 +220,71 @@ def test_a_teacher_of_another_vector_is_rejected_and_one_of_the_same_is_not(
 
 
 def test_make_train_starts_from_the_pretrained_student(make_config, key, monkeypatch):
-    """With a learning rate of 0, training returns the parameters after pretraining."""
+    """With a learning rate of 0 in PPO, training returns the parameters after pretraining.
+
+    With a learning rate of 0 as an argument, pretraining changes nothing, either.
+    """
     env = {"name": "dummy/choices"}
     config = make_config(
         env=env,
         total_timesteps=48,
-        ppo={"learning_rate": 0.01},
+        ppo={"learning_rate": 0.01, "learning_rate_schedule": lambda progress: 0.0 * progress},
         pretrain=PretrainConfig("somewhere", updates=3),
     )
     teacher = Agent(config, always(initial(config, key), 1))
     monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
     imitation = pretraining.make_imitation(make_parts(config), teacher)
-    expected = jax.jit(partial(pretraining.pretrain, imitation))(key).fields["agent"]
+    hp = make_hyperparams(config)
+    expected = jax.jit(partial(pretraining.pretrain, imitation))(key, hp).fields["agent"]
     train = make_train(config)
-    still = make_hyperparams(config)._replace(learning_rate=jnp.float32(0.0))
-    result = jax.jit(train)(key, still)
+    result = jax.jit(train)(key)
+    still = jax.jit(train)(key, hp._replace(learning_rate=jnp.float32(0.0)))
     train.close()
     for x, y in zip(
         jax.tree.leaves(result.agent.params), jax.tree.leaves(expected.params), strict=True
     ):
         np.testing.assert_allclose(x, y, atol=1e-6)
     assert result.agent.params["actor"]["bias"][1] > 0.05
+    assert not still.agent.params["actor"]["bias"].any()
+
+
+def test_each_agent_of_a_sweep_is_pretrained_with_its_own_numbers(make_config, key, monkeypatch):
+    rates = (0.0, 0.01)
+    config = make_config(
+        env={"name": "dummy/choices"}, pretrain=PretrainConfig("somewhere", updates=3)
+    )
+    members = tuple(config.replace(**{"ppo.learning_rate": rate}) for rate in rates)
+    programs = Programs(setup_of(members[0], members=members))
+    teacher = Agent(config, always(initial(config, key), 1))
+    monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
+    state, _ = pretraining.teach(programs.parts, programs.key, programs.hp, programs.init())
+    still, moved = np.asarray(state.agent.params["actor"]["bias"])
+    assert not still.any()
+    assert moved[1] > 0.05
+
+
+def test_pretraining_uses_the_start_of_schedules_and_of_the_curriculum(make_config, key):
+    pytest.importorskip("gymnax")
+
+    def pretrained(curriculum, **ppo):
+        env = {"name": "gymnax/Pendulum-v1", "curriculum": {"g": curriculum}}
+        config = make_config(
+            env=env | {"max_episode_steps": 7},
+            ppo={"gamma": 0.5, "ent_coef": 0.1, **ppo},
+            total_timesteps=96,
+            pretrain=PretrainConfig("somewhere", updates=4),
+        )
+        teacher = Agent(config, initial(config, key))
+        imitation = pretraining.make_imitation(make_parts(config), teacher)
+        pretrain = jax.jit(partial(pretraining.pretrain, imitation))
+        return pretrain(key, make_hyperparams(config)).fields["agent"]
+
+    schedules = {"final_gamma": 0.9, "ent_schedule": "linear", "clip_schedule": "linear"}
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        pretrained("10 to 1", **schedules),
+        pretrained("10 to 10"),
+    )
 
 
 def stores_start(config):
@@ -269,7 +314,7 @@ def test_an_imitating_agent_keeps_its_statistics_in_ppo(make_config, key, monkey
     teacher = Agent(config, programs.parts.policy.init(key))
     monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
     state = programs.init()
-    pretrained, _ = pretraining.teach(programs.parts, programs.key, state)
+    pretrained, _ = pretraining.teach(programs.parts, programs.key, programs.hp, state)
     jax.tree.map(np.testing.assert_array_equal, pretrained.opt_state, pretrained.agent.params)
     for field in fields(TrainState):
         if field.name == "opt_state":
@@ -287,7 +332,8 @@ def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     teacher = Agent(config, make_parts(config).policy.init(key))
     imitation = pretraining.make_imitation(make_parts(config), teacher)
-    pretrained = jax.eval_shape(partial(pretraining.pretrain, imitation), key)
+    hp = make_hyperparams(config)
+    pretrained = jax.eval_shape(partial(pretraining.pretrain, imitation), key, hp)
     assert jax.tree.structure(pretrained.fields["agent"]) == jax.tree.structure(teacher.state)
 
 
@@ -304,7 +350,8 @@ def test_a_student_imitates_its_teacher(make_config, key, actor):
         pretrain=PretrainConfig("somewhere", updates=40, actor=actor),
     )
     imitation = pretraining.make_imitation(make_parts(config), teacher)
-    agent = jax.jit(partial(pretraining.pretrain, imitation))(key).fields["agent"]
+    hp = make_hyperparams(config)
+    agent = jax.jit(partial(pretraining.pretrain, imitation))(key, hp).fields["agent"]
     obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
     policy = imitation.policy
     carry = policy.network.initial_carry((50,))
