@@ -49,6 +49,8 @@ COMMANDS = {
     "throughput, worlds": "--worlds pgx/minatar-breakout",
 }
 """Benchmark -> flags of a toy run."""
+AGAIN = "ablations, finals", "ablations, studies", "engines, discount", "learning, first minutes"
+"""Other flags of a benchmark that takes long."""
 
 
 def load(name, monkeypatch):
@@ -362,7 +364,10 @@ def test_the_best_seed_of_kept_runs_becomes_an_entry_of_the_zoo(tmp_path):
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=pytest.mark.slow) if x in AGAIN else x for x in COMMANDS],
+)
 def test_each_benchmark_runs_at_toy_size_and_describes_its_rows(name):
     before = {path: path.stat().st_mtime for path in RESULTS.iterdir()}
     rows = run(name.partition(",")[0], *COMMANDS[name].split())

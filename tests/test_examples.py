@@ -322,7 +322,7 @@ def test_a_sweep_over_the_loss_coefficient_is_one_program(folder, capsys):
     assert (folder / "swept/results.csv").is_file()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_the_sweep_of_each_example_runs(name, folder):
     for words in commands(name, "sweep"):

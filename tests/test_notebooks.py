@@ -24,12 +24,21 @@ SHORTER = {
 """Numbers of steps, rates and seeds in tests, enough for the output of every cell."""
 
 
-@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings(
     "default"
 )  # warnings of the kernel, which runs in this process, are not ours
-@pytest.mark.parametrize("path", NOTEBOOKS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            *x.values,
+            id=x.id,
+            marks=[*x.marks, pytest.mark.slow if x.id == "oscillator" else pytest.mark.full],
+        )
+        for x in NOTEBOOKS
+    ],
+)
 def test_each_notebook_runs(path, tmp_path, request):
     if path.stem == "oscillator":
         request.getfixturevalue("optimized")  # otherwise the kernel dies

@@ -157,7 +157,7 @@ def test_the_tutorial_of_a_custom_robot_balances_in_numpy(reader):
     ("page", "run"),
     [
         ("README.md", "gym"),
-        ("docs/index.md", "gym"),
+        pytest.param("docs/index.md", "gym", marks=pytest.mark.slow),  # like the README
         ("docs/quickstart.md", "cartpole-s0"),
         ("docs/from_others.md", "as-sb3"),
     ],

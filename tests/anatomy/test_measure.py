@@ -156,8 +156,8 @@ def test_rows_have_the_metrics_of_the_environment_and_of_each_seed(tmp_path):
         {"env.name": "gymnax/CartPole-v1", "num_seeds": 2, "num_shards": 2},
         {"env.name": "gymnax/CartPole-v1", "network.rnn": "gru", "ppo.normalize_reward": True},
         {"env.name": "gymnax/CartPole-v1", "ppo.reset_each_rollout": True},
-        {"env.name": "particles/spread", "env.num_envs": 6},
-        {"env.name": "pgx/tic_tac_toe"},
+        pytest.param({"env.name": "particles/spread", "env.num_envs": 6}, marks=pytest.mark.slow),
+        pytest.param({"env.name": "pgx/tic_tac_toe"}, marks=pytest.mark.slow),
     ],
     ids=lambda changes: " ".join(map(str, changes.values())),
 )

@@ -211,15 +211,16 @@ ONE_OF_EACH_KIND = {
 BODIES = ("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum")
 ALIKE_BY_FAMILY = {
     "brax": (*BODIES, "pusher", "walker2d"),
-    "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1"),
+    "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"),
     "jaxmarl": (
         *(f"MPE_simple_facmac_{count}a_v1" for count in (3, 6, 9)),
         *(f"SMAX-{name}" for name in ("8m", "25m", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z")),
         *(f"SMAX-{name}" for name in ("10m_vs_11m", "27m_vs_30m", "3s5z_vs_3s6z")),
         *(f"SMAX-smacv2_{count}_units" for count in (10, 20)),
     ),
-    "jumanji": ("RubiksCube-partly-scrambled-v0", "Sudoku-very-easy-v0"),
-    "pgx": ("go_19x19", "shogi"),
+    "jumanji": ("MMST-v0", "RubiksCube-partly-scrambled-v0", "Sudoku-very-easy-v0"),
+    "oscillator": ("hindmarsh_rose",),
+    "pgx": ("go_19x19", "shogi", "sparrow_mahjong"),
     "xminigrid": (
         *(f"MiniGrid-DoorKey-{size}" for size in ("6x6", "8x8", "16x16")),
         *(f"MiniGrid-Empty-{size}" for size in ("5x5", "6x6", "8x8")),

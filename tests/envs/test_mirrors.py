@@ -246,7 +246,9 @@ def doubles(tree):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["ant", "humanoid", "humanoidstandup"])
+@pytest.mark.parametrize(
+    "name", ["ant", "humanoid", pytest.param("humanoidstandup", marks=pytest.mark.slow)]
+)
 def test_robots_of_brax_are_symmetric(name):
     """Humanoids are not stepped, because they are only nearly symmetric."""
     rng, sides = np.random.default_rng(0), ([], [])
@@ -321,7 +323,10 @@ def test_control_tasks_of_playground_are_symmetric(name, normal):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "feet"), [("Go1", [2, 1, 4, 3]), ("G1", [2, 1])])
+@pytest.mark.parametrize(
+    ("name", "feet"),
+    [("Go1", [2, 1, 4, 3]), pytest.param("G1", [2, 1], marks=pytest.mark.slow)],
+)
 def test_joystick_tasks_of_playground_are_symmetric(menagerie, name, feet):
     """The robots are not stepped, because they are only nearly symmetric."""
     name = f"{name}JoystickFlatTerrain"

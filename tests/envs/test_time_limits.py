@@ -25,7 +25,7 @@ from purejaxppo.types import PolicyStep
 
 # Brax asks MJX for fields in the old way.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
-FULL = pytest.mark.full
+FULL, SLOW = pytest.mark.full, pytest.mark.slow
 GAMMA = 0.75
 
 OLD_GYMNAX = '''
@@ -221,7 +221,7 @@ CASES = [
     case("xminigrid/MiniGrid-Empty-5x5", 310),
     case("oscillator/kuramoto", max_episode_steps=4, marks=FULL),
     case("playground/CartpoleBalance", options={"episode_length": 4}, marks=FULL),
-    case("craftax/Craftax-Classic-Symbolic-v1", max_episode_steps=4, marks=FULL),
+    case("craftax/Craftax-Classic-Symbolic-v1", max_episode_steps=4, marks=SLOW),
     case("envpool/Pendulum-v1", max_episode_steps=4),
     case("gymnasium/Pendulum-v1", max_episode_steps=4, options={"workers": "thread"}),
     case(

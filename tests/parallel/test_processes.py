@@ -141,7 +141,7 @@ def test_two_processes_by_hand_equal_one_process_and_only_process_0_prints():
     assert evaluate(restore("two"), 3).returns.shape == (3,)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_processes_train_a_custom_environment_network_and_auxiliary_loss(folder):
     shutil.copy(OWN_CODE, folder / "mine.py")
     own = ["--env.name", "jax/mine.py:Walk", "--network.torso", "mine.py:Dense"]
@@ -169,7 +169,7 @@ def test_mpirun_is_detected_and_one_process_resumes_the_run_of_two(curve):
     ]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_slurm_is_detected_and_two_processes_resume_the_run_of_one(curve):
     alone("--run_dir", "two", "--total_timesteps", "1024")
     (code, out, err), other = ends(slurm("--run_dir", "two"))

@@ -184,7 +184,7 @@ def test_a_save_interrupted_at_any_point_leaves_a_readable_checkpoint(make_confi
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_kill_9_never_loses_the_last_complete_checkpoint(kills, config_file):
     flags = ["--run_dir", "killed", "--total_timesteps", "100_000_000"]
     flags += ["--checkpoint.interval", "128", "--logging.interval", "128"]
@@ -341,7 +341,7 @@ def damages(data):
         pytest.param(
             ["agent", "progress", "train", "best", ""],
             {"last": 0, "best": 1},
-            marks=pytest.mark.full,
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["training", "all"],

@@ -137,8 +137,8 @@ def test_counts_of_a_row_may_exceed_int32():
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(CARTPOLE, id="gymnax", marks=pytest.mark.slow),  # covered by the previous test
-        pytest.param(PENDULUM, id="brax", marks=pytest.mark.full),
+        pytest.param(CARTPOLE, id="gymnax", marks=pytest.mark.slow),
+        pytest.param(PENDULUM, id="brax", marks=pytest.mark.slow),
     ],
 )
 def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):

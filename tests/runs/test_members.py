@@ -127,7 +127,10 @@ def test_seeds_of_a_host_simulator_share_one_pool_of_different_environments(make
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("envpool/CartPole-v1", marks=pytest.mark.slow), "gymnasium/CartPole-v1"],
+)
 def test_seeds_of_a_host_simulator_share_one_pool_on_any_number_of_devices(make_config, name):
     pytest.importorskip(name.partition("/")[0])
     two = observations_of(make_config, name, 2)

@@ -60,7 +60,7 @@ def train_video_resume_evaluate(folder, *words):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", [pytest.param("thread", marks=pytest.mark.slow), "process"])
 def test_an_environment_that_changes_its_process_is_trained_recorded_resumed_and_evaluated(
     folder, workers
 ):
