@@ -29,6 +29,7 @@ with contextlib.suppress(ImportError):
 from purejaxppo import interrupts, restore
 from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.cli.parser import parse_over_config
+from purejaxppo.config import hints
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
 from purejaxppo.config.references import CodeRef
 from purejaxppo.runs.evaluation import evaluate
@@ -58,6 +59,7 @@ SHORT = ("--total_timesteps", 128, "--eval.num_episodes", 0)
 @pytest.fixture
 def config_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hints, "START", tmp_path)  # as in a new process
     monkeypatch.setenv("COLUMNS", "120")
     path = tmp_path / "small.yaml"
     path.write_text(CARTPOLE)
@@ -76,6 +78,7 @@ def sweep_once(tmp_path_factory):
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.chdir(folder)
+        patch.setattr(hints, "START", folder)  # as in a new process
         patch.setenv("COLUMNS", "120")
         assert sweep("small.yaml", *GRID, "--run_dir", "swept") == 0
     (folder / "out").write_text(out.getvalue())
