@@ -231,7 +231,7 @@ def test_training_stops_and_changes_nothing_if_the_only_checkpoint_is_damaged(
     before = contents("run")
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
     assert error_of(capsys) == (
-        f"error: {Path('run/checkpoints').absolute()}: corrupt checkpoint {last.name} (train "
+        f"error: run/checkpoints: corrupt checkpoint {last.name} (train "
         f"cannot be read: no arrays found). All checkpoints "
         f"are corrupt. Restore a backup, delete this run with --clobber, or use another "
         f"--run_dir.\n"
