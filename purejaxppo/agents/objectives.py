@@ -72,6 +72,7 @@ def simple_policy_optimization(log_ratio: Array, advantage: Array, clip_eps: Sca
     chex.assert_equal_shape([log_ratio, advantage])
     chex.assert_type([log_ratio, advantage], float)
     away = jnp.expm1(log_ratio)
+    # A schedule can reduce ε to 0; 0 / 0 at the ratio 1 would be NaN.
     penalty = jnp.abs(advantage) * jnp.square(away) / jnp.maximum(2.0 * clip_eps, 1e-8)
     return -(jnp.exp(log_ratio) * advantage - penalty)
 

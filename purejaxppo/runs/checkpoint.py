@@ -623,7 +623,7 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
             log.warning("%s", error)
             corrupt = str(error)
     if not agents:
-        raise ValueError(corrupt or f"{run_dir}: no checkpoint has been saved yet")
+        raise ValueError(corrupt or f"{short_path(run_dir)}: no checkpoint has been saved yet")
     return agents
 
 

@@ -98,18 +98,21 @@ def run_folder(
     """
     try:
         if run_dir.exists() and not run_dir.is_dir():
-            raise ValueError(f"{run_dir} is a file. --run_dir must be a folder.")
+            raise ValueError(f"{short_path(run_dir)} is a file. --run_dir must be a folder.")
         known = {*run_files, LOCK}
         names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
         foreign = sorted(name for name in names - known if not name.endswith(".log"))
         if foreign and not {CONFIG, VERSIONS} <= names & known:
             raise ValueError(
-                f"{run_dir} is not a run folder: it contains {foreign[0]}. Use another --run_dir."
+                f"{short_path(run_dir)} is not a run folder: it contains {foreign[0]}. Use another "
+                f"--run_dir."
             )
         run_dir.mkdir(parents=True, exist_ok=True)
         lock = (run_dir / LOCK).open("w")
     except OSError as error:
-        raise ValueError(f"{run_dir} cannot be written to ({error.strerror})") from error
+        raise ValueError(
+            f"{short_path(run_dir)} cannot be written to ({error.strerror})"
+        ) from error
     with lock:
         _lock(lock, run_dir)
         if clobber:

@@ -199,7 +199,8 @@ class Pretrained(NamedTuple):
 def pretrain(parts: Parts, key: Key, hp: Hyperparams) -> Pretrained:
     """Train a student on a teacher; a pure function.
 
-    Schedules, `ppo.final_gamma` and the curriculum keep their values of the start of the run.
+    The learning rate has no schedule or warm-up. Other schedules, `ppo.final_gamma` and curricula
+    keep their values of the start of the run.
 
     Args:
         parts: parts from `make_imitation`.

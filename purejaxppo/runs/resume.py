@@ -7,6 +7,7 @@ from typing import Any
 from purejaxppo.agents import schedules
 from purejaxppo.config import copies, references
 from purejaxppo.config.files import compare, flatten, load_config
+from purejaxppo.config.hints import short_path
 from purejaxppo.config.renamed import rules_of_0_2
 from purejaxppo.config.run_files import code_refs, with_copies
 from purejaxppo.config.schema import Config
@@ -35,9 +36,9 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
         key = structural[0]
         others = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
         raise ValueError(
-            f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
-            f"{others}. Use another --run_dir, or --clobber to delete this run and start from "
-            f"scratch."
+            f"{short_path(run_dir)} was trained with {key} = {_show(before[key])}, not "
+            f"{_show(after[key])}{others}. Use another --run_dir, or --clobber to delete this run "
+            f"and start from scratch."
         )
     check_objects(config, run_dir)
     if not config.num_shards:

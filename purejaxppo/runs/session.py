@@ -295,9 +295,9 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         if moved := schedule_changes(before, config, run.progress, sparse=run.intervals.sparse):
             console.print_line(f"note: {moved}")
     if config.pretrain.teacher and not resumes:
-        numbers, change = (programs.key, programs.hp), programs.setup.change
+        change = programs.setup.change
         console.print_line(f"pretraining for {config.pretrain.updates} updates ...")
-        state, line = pretraining.teach(programs.parts, *numbers, state, change)
+        state, line = pretraining.teach(programs.parts, programs.key, programs.hp, state, change)
         run.warm = True
         console.print_line(line)
     if warm_start.is_set(programs.setup) and not resumes:

@@ -19,6 +19,7 @@ NO_FILE = [
     (["--config", "sub/mine"], "no such file or config. Did you mean 'sub/mine.yml'?"),
     (["--config", "mine.yaml"], "no such file or config. `purejaxppo list configs` lists"),
     (["--config", "sub"], "--config sub: is a folder. `purejaxppo list configs` lists"),
+    (["--config", "hopper-s0"], "is a folder. Did you mean 'hopper-s0/config.yaml'?"),
     (["--config"], "--config requires a value."),
 ]
 WRONG = [
@@ -53,6 +54,8 @@ def test_a_missing_file_gets_a_one_sentence_error(words, expected, tmp_path, cap
     monkeypatch.chdir(tmp_path)
     Path("sub").mkdir()
     Path("sub/mine.yml").write_text("seed: 1\n")
+    Path("hopper-s0").mkdir()
+    Path("hopper-s0/config.yaml").write_text("seed: 1\n")
     message = rejection(words, capsys)
     assert all(part in message for part in expected), message
 

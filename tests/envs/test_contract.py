@@ -211,7 +211,7 @@ ONE_OF_EACH_KIND = {
 BODIES = ("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum")
 ALIKE_BY_FAMILY = {
     "brax": (*BODIES, "pusher", "walker2d"),
-    "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"),
+    "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1"),
     "jaxmarl": (
         *(f"MPE_simple_facmac_{count}a_v1" for count in (3, 6, 9)),
         *(f"SMAX-{name}" for name in ("8m", "25m", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z")),
@@ -234,7 +234,7 @@ ALIKE_BY_FAMILY = {
     ),
 }
 ALIKE = {f"{family}/{name}" for family, names in ALIKE_BY_FAMILY.items() for name in names}
-"""Tasks like recorded ones, with other bodies, boards, images or sizes; `-m slow` records them."""
+"""Expensive tasks whose families have recorded ones; `-m slow` records them."""
 EXPENSIVE = {"craftax"}
 """Families that `make test` does not record, because they compile slowly."""
 GAMES = {"godot", "unity"}

@@ -279,7 +279,7 @@ def test_pretraining_uses_the_start_of_schedules_and_of_the_curriculum(make_conf
         pretrain = jax.jit(partial(pretraining.pretrain, imitation))
         return pretrain(key, make_hyperparams(config)).fields["agent"]
 
-    schedules = {"final_gamma": 0.9, "ent_schedule": "linear", "clip_schedule": "linear"}
+    schedules = {"final_gamma": 0.9, "ent_schedule": "linear"}
     jax.tree.map(
         partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
         pretrained("10 to 1", **schedules),

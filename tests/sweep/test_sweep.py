@@ -681,7 +681,7 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
 def test_a_ray_cluster_repeats_the_jobs_of_a_lost_node(config_file, tmp_path):
