@@ -94,7 +94,7 @@ def find_config(name: str) -> Path:
         )
     stem = path.name.removesuffix(".yaml")
     files = [str(x) for x in sorted(path.parent.glob("*.y*ml")) if x.stem == stem]
-    files += [str(x) for x in path.glob("config.yaml")]  # of a run
+    files += [str(x) for x in sorted(path.glob("*.yaml"))]
     library = nearest(stem, known, 0.5)
     close = files[0] if files else f"{library}.yaml" if library else ""
     hint = f"Did you mean '{close}'?" if close else "`purejaxppo list configs` lists all configs."

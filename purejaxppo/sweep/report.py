@@ -35,7 +35,7 @@ def report(folder: Path, results: Sequence[Result], config: Config, objective: s
     setting = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
     comment = f"Best of {len(results)} settings of {config.env.name}: {setting}"
     print_table(ranked, keys, title)
-    finish(folder, ranked[0], comment)
+    finish(folder, ranked[0], comment, objective)
 
 
 def report_population(
@@ -59,7 +59,7 @@ def report_population(
     write_table(folder / TABLE, ranked, keys)
     plot_population(folder / "sweep.png", curves, rules, title)
     print_table(ranked, keys, title)
-    finish(folder, ranked[0], f"Best of {title}; final values")
+    finish(folder, ranked[0], f"Best of {title}; final values", objective)
 
 
 def rank(results: Sequence[Result]) -> list[Result]:
@@ -67,7 +67,7 @@ def rank(results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda r: math.inf if math.isnan(r.score) else -r.score)
 
 
-def finish(folder: Path, best: Result, comment: str) -> None:
+def finish(folder: Path, best: Result, comment: str, objective: str) -> None:
     """Write the best setting, if any has a score, and print the paths of all files."""
     shown = short_path(folder)
     print(f"table: {shown / TABLE}, figure: {shown / 'sweep.png'}")
@@ -75,7 +75,7 @@ def finish(folder: Path, best: Result, comment: str) -> None:
         print("no best.yaml: no setting has a score, because agents diverged or no episode ended")
         return
     write_best(folder / "best.yaml", best, comment)
-    print_commands(shown, best)
+    print_commands(shown, best, objective)
 
 
 def write_best(path: Path, best: Result, comment: str) -> None:
@@ -84,15 +84,15 @@ def write_best(path: Path, best: Result, comment: str) -> None:
     write_whole(path, f"# {comment}\n" + to_yaml(config))
 
 
-def print_commands(folder: Path, best: Result) -> None:
-    """Print commands that train the best setting and evaluate its best seed."""
-    run_dir = folder.with_name(f"{folder.name}-best")
-    config = folder / "best.yaml"
-    print(
-        f"train the best setting: {command_line('train', '--config', config, '--run_dir', run_dir)}"
-    )
+def print_commands(folder: Path, best: Result, objective: str) -> None:
+    """Print commands that train the best setting with another seed and evaluate its best seed."""
+    words: tuple[object, ...] = "--config", folder / "best.yaml"
+    words += "--run_dir", folder.with_name(f"{folder.name}-best")
+    words += "--seed", best.config.seed + len(best.scores)
+    print(f"train the best setting with another seed: {command_line('train', *words)}")
     run, index = best.places[int(np.nanargmax(np.nan_to_num(best.scores, nan=-np.inf)))]
     words = "--run", short_path(Path(run)), "--member", index
+    words += ("--checkpoint", "last") if objective == "last" else ()
     print(f"evaluate its best seed: {command_line('evaluate', *words)}")
 
 

@@ -245,9 +245,8 @@ def run_population(folder: Path, command: SweepFlags, members: list[Config], rul
     """Train a population, write its report, and return the exit code."""
     setup = resolve(one_shard(members[0]), members=members)
     setup = replace(setup, devices=tuple(start_jax(setup)))
-    print(
-        f"population of {len(members)} agents, compared every {rules.interval} updates", flush=True
-    )
+    every = f"every {rules.interval} updates" if rules.interval > 1 else "after each update"
+    print(f"population of {len(members)} agents, compared {every}", flush=True)
     code = packing.train_batch(folder / "population", setup, rules)
     if not code:
         report.report_population(folder, members, rules, command.select_by)

@@ -142,7 +142,7 @@ def test_mujoco_trains_2048_environments_on_two_devices(tmp_path):
     words += "--ppo.rollout_length 8 --total_timesteps 65_536 --network.hidden 64 64"
     script = f"from purejaxppo.cli.train import main; main({words.split()!r})"
     lines = run(script, tmp_path, timeout=900).splitlines()
-    (first,) = [line for line in lines if line.startswith("playground/CheetahRun on ")]
+    (first,) = [line for line in lines if line.startswith("training playground/CheetahRun on ")]
     assert "on 2 x cpu" in first
     assert not any("LAPACK" in line for line in lines)
 

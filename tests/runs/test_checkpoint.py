@@ -294,6 +294,23 @@ def resumed_at(run, state):
     return number
 
 
+def test_the_steps_of_the_best_evaluation_select_the_best_agent(two_checkpoints):
+    run, state = two_checkpoints
+    checkpoints = Checkpoints(run)
+    progress = Progress(30, 0.5, [30], [7.0], [1007])
+    checkpoints.save(add_number(state, 30), progress, add_number(state.learned, 70))
+    checkpoints.close()
+    best = restore(run, "1,007")
+    assert best.env_steps == 1007
+    params = jax.tree.map(lambda x: x[0], state.agent.params)
+    assert_equal(best.state.params, add_number(params, 70))
+    assert_equal(restore(run, "20").state.params, add_number(params, 20))
+    with pytest.raises(
+        ValueError, match=r"unknown checkpoint '1008'\. Checkpoints: best, last, 20"
+    ):
+        restore(run, "1008")
+
+
 def test_runs_in_threads_of_one_process_save_at_the_same_time(make_config, tmp_path):
     """Orbax's threads share counters, so saves that created folders in the background failed."""
     runs = [tmp_path / name for name in "abcd"]
