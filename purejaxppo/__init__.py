@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from purejaxppo.sweep.library import Setting, Sweep, sweep
     from purejaxppo.types import Hyperparams
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _MODULES = {
     "Agent": "runs.agent",
