@@ -183,9 +183,12 @@ class ActionRepeat(WithoutSlide):
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Repeat the action `repeats` times or until the episode ends; the rewards are summed.
 
-        Metrics are reduced over the repeats.
+        Metrics are reduced over the repeats; the game time, `metrics.TICKS`, is always summed.
         """
-        declared = metrics.declared(self.metrics, "metrics")
+        declared = tuple(
+            (name, "sum" if name == metrics.TICKS else reduction)
+            for name, reduction in metrics.declared(self.metrics, "metrics")
+        )
 
         def repeat(carry: Any, key: Key) -> tuple[Any, None]:
             state, out, total = carry

@@ -87,6 +87,19 @@ def test_metrics_of_a_repeated_action_are_reduced_over_its_steps(key):
     }
 
 
+def test_the_game_time_of_a_repeated_action_is_the_sum_over_its_steps(key):
+    class Clock(Climb):
+        metrics: ClassVar = {"ticks": "mean"}
+
+        def step(self, key, state, action):
+            state, out = super().step(key, state, action)
+            return state, out._replace(metrics={"ticks": 2.0})
+
+    task = ActionRepeat(Clock(), 3)
+    _, out = jax.jit(task.step)(key, task.reset(key)[0], STAY)
+    assert float(out.metrics["ticks"]) == 6
+
+
 class Pair:
     """Two agents; the second leaves after a step, the first after two."""
 
