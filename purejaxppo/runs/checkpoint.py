@@ -558,7 +558,8 @@ def restore(
 
     Args:
         run_dir: the run folder, as written by `purejaxppo train`.
-        checkpoint: "best", "last", or the environment steps of a checkpoint or the best agent.
+        checkpoint: "best", "last", or the environment steps of a checkpoint or of
+            the best agent.
         overrides: values of config fields by dotted name, for objects that config.yaml cannot
             restore: {"env.name": Walk()}.
 
@@ -637,10 +638,10 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[s
         return _find_newest(run_dir, best=checkpoint == "best")
     digits = str(checkpoint).replace(",", "")  # as in the line of the best evaluation
     step = whole(int(digits) if digits.isdecimal() else checkpoint)
-    saved = last_progress(run_dir)
-    if step not in steps and saved.member_best_steps == [step] and saved.member_best != [None]:
-        return _find_newest(run_dir, best=True)
     if step not in steps:
+        progress = last_progress(run_dir)
+        if progress.member_best_steps == [step] and progress.member_best != [None]:
+            return _find_newest(run_dir, best=True)
         has_best = (folder / str(steps[-1]) / "best").is_dir()
         known = ["best"] * has_best + ["last", *map(str, steps)]
         raise ValueError(
@@ -649,8 +650,8 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Checkpoint, str, dict[s
         )
     folder /= str(step)
     try:
-        opened = Checkpoint.open(folder)
-        return opened, "agent", opened.learned_arrays("agent")
+        saved = Checkpoint.open(folder)
+        return saved, "agent", saved.learned_arrays("agent")
     except CorruptError as error:
         if not folder.is_dir():
             raise CorruptError(
