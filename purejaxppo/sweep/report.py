@@ -86,14 +86,14 @@ def write_best(path: Path, best: Result, comment: str) -> None:
 
 def print_commands(folder: Path, best: Result, objective: str) -> None:
     """Print commands that train the best setting with another seed and evaluate its best seed."""
-    words: tuple[object, ...] = "--config", folder / "best.yaml"
-    words += "--run_dir", folder.with_name(f"{folder.name}-best")
-    words += "--seed", best.config.seed + len(best.scores)
-    print(f"train the best setting with another seed: {command_line('train', *words)}")
+    config, run_dir = folder / "best.yaml", folder.with_name(f"{folder.name}-best")
+    seed = best.config.seed + len(best.scores)
+    train = command_line("train", "--config", config, "--run_dir", run_dir, "--seed", seed)
+    print(f"train the best setting with another seed: {train}")
     run, index = best.places[int(np.nanargmax(np.nan_to_num(best.scores, nan=-np.inf)))]
-    words = "--run", short_path(Path(run)), "--member", index
-    words += ("--checkpoint", "last") if objective == "last" else ()
-    print(f"evaluate its best seed: {command_line('evaluate', *words)}")
+    words = ("--run", short_path(Path(run)), "--member", index)
+    checkpoint = ("--checkpoint", "last") if objective == "last" else ()
+    print(f"evaluate its best seed: {command_line('evaluate', *words, *checkpoint)}")
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
