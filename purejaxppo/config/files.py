@@ -93,10 +93,10 @@ def find_config(name: str) -> Path:
             "--config playground: the task is missing. Use for example playground/CheetahRun."
         )
     stem = path.name.removesuffix(".yaml")
-    files = [str(x) for x in sorted(path.parent.glob("*.y*ml")) if x.stem == stem]
-    files += [str(x) for x in sorted(path.glob("*.yaml"))]
+    beside = (x for x in path.parent.glob("*.y*ml") if x.stem == stem)
+    files = sorted(beside) or sorted(path.glob("*.y*ml"))
     library = nearest(stem, known, 0.5)
-    close = files[0] if files else f"{library}.yaml" if library else ""
+    close = str(files[0]) if files else f"{library}.yaml" if library else ""
     hint = f"Did you mean '{close}'?" if close else "`purejaxppo list configs` lists all configs."
     problem = "is a folder" if path.is_dir() else "no such file or config"
     raise ValueError(f"--config {name}: {problem}. {hint}")
