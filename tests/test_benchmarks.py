@@ -50,7 +50,7 @@ COMMANDS = {
 }
 """Benchmark -> flags of a toy run."""
 AGAIN = "ablations, finals", "ablations, studies", "engines, discount", "learning, first minutes"
-"""Other flags of a benchmark that takes long."""
+"""Slow tests, because other flags of the same benchmark run in `make test-all`."""
 
 
 def load(name, monkeypatch):
