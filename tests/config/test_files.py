@@ -18,7 +18,8 @@ NO_FILE = [
     (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
     (["--config", "sub/mine"], "no such file or config. Did you mean 'sub/mine.yml'?"),
     (["--config", "mine.yaml"], "no such file or config. `purejaxppo list configs` lists"),
-    (["--config", "sub"], "--config sub: is a folder. `purejaxppo list configs` lists"),
+    (["--config", "sub"], "--config sub: is a folder. Did you mean 'sub/mine.yml'?"),
+    (["--config", "0"], "--config 0: is a folder. `purejaxppo list configs` lists"),
     (["--config", "hopper-s0"], "is a folder. Did you mean 'hopper-s0/config.yaml'?"),
     (["--config"], "--config requires a value."),
 ]
@@ -52,6 +53,7 @@ WRONG = [
 @pytest.mark.parametrize(("words", "expected"), [(row[0], row[1:]) for row in NO_FILE])
 def test_a_missing_file_gets_a_one_sentence_error(words, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("0").mkdir()
     Path("sub").mkdir()
     Path("sub/mine.yml").write_text("seed: 1\n")
     Path("hopper-s0").mkdir()
