@@ -437,7 +437,7 @@ def assert_resumed_exactly():
 
 @pytest.mark.full
 def test_a_population_abandons_useless_learning_rates(folder):
-    assert "population of " in Path("out").read_text()
+    assert "compared every" in Path("out").read_text()
     rows = read_csv(Path("whole/population/metrics.csv"))
     rates = [
         np.median([r["population/learning_rate"] for r in rows if r["update"] == update])
