@@ -197,8 +197,11 @@ def test_a_killed_run_resumes_with_the_best_agent_of_its_last_checkpoint(saves):
     assert_same(its_best, best)
     assert_same(again.agent, state.agent)
     assert restore(folder, "last").env_steps == restore(folder, 20).env_steps == 20
-    with pytest.raises(ValueError, match=r"unknown checkpoint 10\. Checkpoints: best, last"):
-        restore(folder, 10)
+    by_its_steps = restore(folder, 10)
+    assert by_its_steps.env_steps == 10
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[0]), by_its_steps.state, best)
+    with pytest.raises(ValueError, match=r"unknown checkpoint 11\. Checkpoints: best, last"):
+        restore(folder, 11)
 
 
 def test_the_last_checkpoint_is_the_best_agent_before_the_first_evaluation(saves, caplog):
