@@ -2,9 +2,9 @@
 
     python benchmarks/processes.py [--rounds 7] [--updates 60]
 
-Brax's hopper at the sizes of hopper.yaml, by alternating commands `python -m purejaxppo.train`. The
-speed of a command is that of its second half, without compilation. Rows go to
-benchmarks/results/processes.jsonl.
+hopper.yaml with 512 environments and rollouts of 16 steps, by alternating commands
+`python -m purejaxppo.train`. The speed of a command is that of its second half, without
+compilation. Rows go to benchmarks/results/processes.jsonl.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ SIZES: dict[str, Any] = {
     "activation": "swish",
     "normalize_reward": True,
 }
-"""The sizes of hopper.yaml."""
+"""Of hopper.yaml, with its rollouts in more environments."""
 TOY = ["--config", "cartpole", "--env.num_envs", "16", "--ppo.rollout_length", "8"]
 
 
@@ -53,13 +53,15 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=60, help="updates of each command")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     args = parser.parse_args()
-    flags = ["--config", "hopper", "--total_timesteps", str(args.updates * 512 * 16)]
+    envs, length = SIZES["num_envs"], SIZES["rollout_length"]
+    flags = ["--config", "hopper", "--total_timesteps", str(args.updates * envs * length)]
+    flags += ["--env.num_envs", str(envs), "--ppo.rollout_length", str(length)]
     if args.toy:
         args.rounds, flags = 1, [*TOY, "--total_timesteps", "1024"]
     results = {name: harness.Result([], {}) for name in args.contenders}
     for _, name in itertools.product(range(args.rounds), args.contenders):
         results[name].speeds.append(speed(CONTENDERS[name], flags))
-    harness.show("hopper.yaml", results, "one-device")
+    harness.show("hopper", results, "one-device")
     rows = [
         result.row(contender=name, sizes=SIZES, **CONTENDERS[name]._asdict())
         for name, result in results.items()

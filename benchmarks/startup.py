@@ -29,7 +29,8 @@ from purejaxppo.parallel.shards import use_cpu_cores
 from purejaxppo.runs.programs import Programs
 from purejaxppo.setup import divide, resolve
 use_cpu_cores(0)
-config = load_config("hopper.yaml", {"total_timesteps": 16384})
+sizes = {"env.num_envs": 512, "ppo.rollout_length": 16, "total_timesteps": 16384}
+config = load_config("hopper.yaml", sizes)
 programs = Programs(divide(resolve(config), jax.devices()))
 programs.compile(programs.abstract_state())
 """,
@@ -49,7 +50,8 @@ class Measurement(NamedTuple):
     """The key in `ALONE` of its unavoidable part."""
 
 
-HOPPER = ("train", "--config", "hopper.yaml", "--total_timesteps", "16384", "--clobber")
+SIZES = ("--env.num_envs", "512", "--ppo.rollout_length", "16", "--total_timesteps", "16384")
+HOPPER = ("train", "--config", "hopper.yaml", *SIZES, "--clobber")
 CARTPOLE = ("train", "--config", "cartpole.yaml", "--clobber")
 TRAINED = ("train", "--config", "hopper.yaml", "--total_timesteps", "1_000_000")
 """The run whose agent is evaluated and recorded."""
