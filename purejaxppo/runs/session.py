@@ -294,6 +294,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         before = load_config(run.run_dir / CONFIG, saved=True)
         if moved := schedule_changes(before, config, run.progress, sparse=run.intervals.sparse):
             console.print_line(f"note: {moved}")
+    init_seconds = programs.init_seconds + time.perf_counter() - started
     if config.pretrain.teacher and not resumes:
         change = programs.setup.change
         console.print_line(f"pretraining for {config.pretrain.updates} updates ...")
@@ -309,8 +310,6 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if processes.is_main():
         # Only now may this config replace the one on disk, because the checkpoint matches it.
         record_run(config, run.run_dir, run.members)
-    init_seconds = programs.init_seconds + time.perf_counter() - started
-    if processes.is_main():
         open_all_loggers(run, columns)
     programs.compile(state)
     console.print_line(
