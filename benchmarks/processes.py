@@ -2,7 +2,7 @@
 
     python benchmarks/processes.py [--rounds 7] [--updates 60]
 
-hopper.yaml with 512 environments and rollouts of 16 steps, by alternating commands
+hopper.yaml at the sizes of version 0.2, by alternating commands
 `python -m purejaxppo.train`. The speed of a command is that of its second half, without
 compilation. Rows go to benchmarks/results/processes.jsonl.
 """
@@ -28,7 +28,7 @@ SIZES: dict[str, Any] = {
     "activation": "swish",
     "normalize_reward": True,
 }
-"""Of hopper.yaml, with its rollouts in more environments."""
+"""Of hopper.yaml in version 0.2, without layer normalisation."""
 TOY = ["--config", "cartpole", "--env.num_envs", "16", "--ppo.rollout_length", "8"]
 
 
@@ -56,6 +56,7 @@ def main() -> None:
     envs, length = SIZES["num_envs"], SIZES["rollout_length"]
     flags = ["--config", "hopper", "--total_timesteps", str(args.updates * envs * length)]
     flags += ["--env.num_envs", str(envs), "--ppo.rollout_length", str(length)]
+    flags += ["--network.layer_norm", "false"]
     if args.toy:
         args.rounds, flags = 1, [*TOY, "--total_timesteps", "1024"]
     results = {name: harness.Result([], {}) for name in args.contenders}

@@ -29,8 +29,8 @@ from purejaxppo.parallel.shards import use_cpu_cores
 from purejaxppo.runs.programs import Programs
 from purejaxppo.setup import divide, resolve
 use_cpu_cores(0)
-sizes = {"env.num_envs": 512, "ppo.rollout_length": 16, "total_timesteps": 16384}
-config = load_config("hopper.yaml", sizes)
+changes = {"env.num_envs": 512, "network.layer_norm": False, "ppo.rollout_length": 16}
+config = load_config("hopper.yaml", changes | {"total_timesteps": 16384})
 programs = Programs(divide(resolve(config), jax.devices()))
 programs.compile(programs.abstract_state())
 """,
@@ -50,8 +50,12 @@ class Measurement(NamedTuple):
     """The key in `ALONE` of its unavoidable part."""
 
 
-SIZES = ("--env.num_envs", "512", "--ppo.rollout_length", "16", "--total_timesteps", "16384")
-HOPPER = ("train", "--config", "hopper.yaml", *SIZES, "--clobber")
+OLD_HOPPER = (
+    *("--env.num_envs", "512", "--network.layer_norm", "false", "--ppo.rollout_length", "16"),
+    *("--total_timesteps", "16384"),
+)
+"""Settings of hopper.yaml in version 0.2, for a comparison with it."""
+HOPPER = ("train", "--config", "hopper.yaml", *OLD_HOPPER, "--clobber")
 CARTPOLE = ("train", "--config", "cartpole.yaml", "--clobber")
 TRAINED = ("train", "--config", "hopper.yaml", "--total_timesteps", "1_000_000")
 """The run whose agent is evaluated and recorded."""

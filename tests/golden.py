@@ -28,8 +28,13 @@ UPDATES = 10
 CONFIGS = {
     "cartpole.yaml": {"num_shards": 2},
     "cartpole_hidden.yaml": {"num_shards": 2},
-    # The hashes were stored at these sizes.
-    "hopper.yaml": {"num_shards": 2, "env.num_envs": 512, "ppo.rollout_length": 16},
+    # The hashes were stored with these sizes and without layer normalisation.
+    "hopper.yaml": {
+        "num_shards": 2,
+        "env.num_envs": 512,
+        "network.layer_norm": False,
+        "ppo.rollout_length": 16,
+    },
     # One shard, as with all host simulators. Version 0.2 evaluates more episodes than
     # env.num_envs = 8 with more simulators, so only 8 have the same numbers.
     # The hashes were stored with constant gamma and without layer normalisation.
