@@ -27,7 +27,7 @@ class Setup:
     """A config and the values derived from it.
 
     `resolve` checks the config and derives the values that do not need JAX. `divide` then assigns
-    shards to devices. Each run, evaluation and group of a sweep calls both once.
+    shards to devices. An evaluation sets `devices` instead.
     """
 
     config: Config
@@ -44,7 +44,7 @@ class Setup:
     init: "Agent | None" = None
     """Agent that a new run starts from, instead of that of `config.init_from`."""
     devices: tuple[jax.Device, ...] = ()
-    """Devices of all processes over which the shards are divided; () before `divide`."""
+    """Devices of all processes: the available ones or, after `divide`, those with shards."""
     note: str = ""
     """Reason why some available devices are not used; "" if all are used."""
 

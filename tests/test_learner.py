@@ -491,6 +491,6 @@ def test_undeclared_and_missing_metrics_are_reported(make_config):
         return str(error.value)
 
     assert error_of(named).startswith(
-        "mine/bonus is in Parts.metric_names, but no update computes it."
+        "mine/bonus is in the learner's figures, but no update computes it."
     )
     assert error_of(computed).startswith("mine/bonus is a metric of an update, but neither ")

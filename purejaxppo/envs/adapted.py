@@ -32,7 +32,7 @@ class Pose(NamedTuple):
 
 
 class BaseTask:
-    """One environment in JAX, single- or multi-agent, without resets."""
+    """One environment in JAX, single- or multi-agent, without auto-reset."""
 
     observation: Any
     """A `Space`; for several agents a tuple with one per agent."""

@@ -1,7 +1,7 @@
 """Interfaces of environments: `Env` (a batch), `Task` (one environment), `MultiTask` (many agents).
 
 The training code only uses `Env`, a batch of N environments with next-step auto-reset. Simulators
-in JAX implement `Task`, one environment without resets; `vectorize.VectorEnv` makes it a batch.
+in JAX implement `Task`, one environment without auto-reset; `vectorize.VectorEnv` makes it a batch.
 Multi-agent tasks implement `MultiTask`; each agent is a row of the batch (`worlds.MultiAgentEnv`).
 """
 
@@ -62,7 +62,7 @@ class Env:
     step ignores the action, returns the first observation of the next episode with reward 0, and is
     not `valid`.
 
-    Same-step reset: agents of game engines start their next episode in the step that ends the last
+    Same-step reset: agents of Godot games start their next episode in the step that ends the last
     one. Where `at_once` is true, the row is `terminated`, `obs` is the first observation of the
     next episode, and the next row is valid. A terminated row needs no last observation, because it
     does not bootstrap.
@@ -140,7 +140,7 @@ class TaskStep(NamedTuple):
 
 
 class Task(Protocol):
-    """One environment in JAX, without resets: pure functions of its state.
+    """One environment in JAX, without auto-reset: pure functions of its state.
 
     Actions of a bounded `Box` arrive within its bounds. `adapted.BaseTask` lists everything else
     that a `Task` or a `MultiTask` may define, such as `success_above`.
@@ -185,7 +185,7 @@ class MultiStep(NamedTuple):
 
 
 class MultiTask(Protocol):
-    """One environment with A agents in JAX, without resets: pure functions of its state.
+    """One environment with A agents in JAX, without auto-reset: pure functions of its state.
 
     Outputs of an agent that is already done are ignored: its last observation is repeated, its
     reward is 0, and its actions are arbitrary. In a `Dict` observation, the entry `action_mask`

@@ -1,6 +1,6 @@
 """Host simulators as JAX environments inside the compiled loop.
 
-An adapter provides a `Pool`: N environments with two traceable functions, which use EnvPool's XLA
+An adapter provides a `Pool`: N environments with three traceable functions, which use EnvPool's XLA
 calls or callbacks. `HostEnv` turns a pool into an `Env`. Each call takes and returns a token, which
 keeps the calls in order. Callbacks need no other ordering, and can be vmapped: `vmap` over
 seeds makes one larger pool, which one call steps.
