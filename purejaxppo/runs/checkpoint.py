@@ -191,7 +191,7 @@ class Checkpoints:
                     latest = self._newest_readable()
         latest = processes.of_main(-1 if latest is None else latest)
         self._latest = None if latest < 0 else latest
-        self._saving = False
+        self._has_saved = False
         self._closing = contextlib.ExitStack()
         self._plain = self._closing.enter_context(_plain_path(self._folder))
         # Orbax must create folders before `save` returns. If it creates them in the background,
@@ -278,7 +278,7 @@ class Checkpoints:
         with self._writing():
             if processes.is_main() and (self._folder / str(step)).exists():
                 self._set_aside(step)
-            self._latest, self._saving = step, True
+            self._latest, self._has_saved = step, True
             started = time.perf_counter()
             self._checkpointer.save(self._plain / str(step), args=ocp.args.Composite(**items))
             size = sum(x.nbytes for x in jax.tree.leaves(arrays)) / 1e6
@@ -325,7 +325,7 @@ class Checkpoints:
         """
         with self._writing():
             self._checkpointer.wait_until_finished()
-        if self._saving and processes.is_main():
+        if self._has_saved and processes.is_main():
             for step in steps_in(self._folder)[: -self._keep]:
                 shutil.rmtree(self._folder / str(step), ignore_errors=True)
 
@@ -348,7 +348,7 @@ class Checkpoints:
             with named_write_errors(self._folder, Exception):
                 yield
         except OSError:
-            self._latest, self._saving = self.finished(), False
+            self._latest, self._has_saved = self.finished(), False
             for _ in range(10):  # threads of Orbax may still write for a short time
                 self._remove_unfinished()
                 time.sleep(0.1)

@@ -13,13 +13,13 @@ from purejaxppo.config.schema import Config
 from purejaxppo.runs.episodes import MOST_DIVERGED
 from purejaxppo.runs.rows import Row, read_csv
 from purejaxppo.sweep.packing import PLAN, Group
-from purejaxppo.sweep.search_space import Setting, structure
+from purejaxppo.sweep.search_space import Values, structure
 
 
 class Result(NamedTuple):
     """Scores and runs of a setting."""
 
-    setting: Setting
+    setting: Values
     config: Config
     scores: tuple[float, ...]
     """Score of each seed; NaN if no episode ended."""
@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 def score(
-    groups: Sequence[Group], settings: Sequence[Setting], configs: Sequence[Config], objective: str
+    groups: Sequence[Group], settings: Sequence[Values], configs: Sequence[Config], objective: str
 ) -> list[Result]:
     """Return the results of settings whose agents were trained in `groups`."""
     scores_and_places: dict[Any, tuple[float, tuple[str, int]]] = {}

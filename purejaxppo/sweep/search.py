@@ -11,7 +11,7 @@ from purejaxppo.sweep.search_space import (
     Choice,
     LogUniform,
     SearchRange,
-    Setting,
+    Values,
     Uniform,
     entry_of,
 )
@@ -19,13 +19,13 @@ from purejaxppo.sweep.search_space import (
 MAX_INVALID = 100
 """Number of consecutive invalid settings after which a search fails."""
 
-Scored = Sequence[tuple[Setting, float]]
+Scored = Sequence[tuple[Values, float]]
 
 
 class Search(Protocol):
     """Interface of a search method."""
 
-    def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
+    def next(self, scored: Scored, known: Sequence[Values] | None) -> list[Values]:
         """Return the settings of the next round; [] when the search is over.
 
         Args:
@@ -38,11 +38,11 @@ class Search(Protocol):
 class Fixed:
     """A fixed list of settings, trained in one round."""
 
-    def __init__(self, settings: Sequence[Setting]) -> None:
+    def __init__(self, settings: Sequence[Values]) -> None:
         """Store the settings."""
         self._settings = list(settings)
 
-    def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
+    def next(self, scored: Scored, known: Sequence[Values] | None) -> list[Values]:
         """Return all settings in the first round."""
         del known
         return [] if scored else self._settings
@@ -65,7 +65,7 @@ class Optuna:
         count: int,
         batch: int,
         seed: int,
-        check: Callable[[Setting], None] = lambda setting: None,
+        check: Callable[[Values], None] = lambda setting: None,
     ) -> None:
         """Create a study.
 
@@ -82,7 +82,7 @@ class Optuna:
         self._trials: list[Any] = []
         self._failed = optuna.trial.TrialState.FAIL
 
-    def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
+    def next(self, scored: Scored, known: Sequence[Values] | None) -> list[Values]:
         """Return the next batch of settings; the last one may be smaller."""
         for trial, (_, score) in zip(self._trials, scored[-len(self._trials) :], strict=True):
             if math.isnan(score):
@@ -132,13 +132,13 @@ class Optuna:
 
         return {key: distribution(values) for key, values in self._ranges.items()}
 
-    def _setting(self, params: Mapping[str, Any]) -> Setting:
+    def _setting(self, params: Mapping[str, Any]) -> Values:
         return {
             key: values.values[params[key]] if isinstance(values, Choice) else params[key]
             for key, values in self._ranges.items()
         }
 
-    def _indexed(self, setting: Setting) -> dict[str, Any]:
+    def _indexed(self, setting: Values) -> dict[str, Any]:
         """Invert `_setting`. Tuples and lists are equal, because JSON has only lists."""
 
         def index(values: SearchRange, value: Any) -> Any:

@@ -18,7 +18,7 @@ from purejaxppo.config.files import Loader, apply_overrides, flatten, from_dict,
 from purejaxppo.config.schema import HINTS, TUNABLE, Config, as_data
 from purejaxppo.config.unknown import unknown
 
-Setting = dict[str, Any]
+Values = dict[str, Any]
 
 DEFAULTS = Config()
 
@@ -108,7 +108,7 @@ def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[
     return grid
 
 
-def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
+def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Values]:
     """Return all combinations, the last field varying fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
@@ -188,7 +188,7 @@ def _parse_range(where: str, key: str, entry: Any, base: Config) -> SearchRange:
     return KINDS[kind](low, high, whole=all(isinstance(x, int) for x in checked))
 
 
-def random_settings(ranges: Mapping[str, SearchRange], count: int, seed: int) -> list[Setting]:
+def random_settings(ranges: Mapping[str, SearchRange], count: int, seed: int) -> list[Values]:
     """Sample `count` settings; the same seed gives the same settings."""
     rng = np.random.default_rng(seed)
     return [{key: range_.draw(rng) for key, range_ in ranges.items()} for _ in range(count)]
@@ -231,7 +231,7 @@ def entry_of(key: str) -> int | None:
     return int(place) if place != key and place.isdecimal() else None
 
 
-def with_coefs(setting: Mapping[str, Any], config: Config) -> Setting:
+def with_coefs(setting: Mapping[str, Any], config: Config) -> Values:
     """Replace `ppo.term_coefs.i` in a setting by the whole list `ppo.term_coefs`.
 
     Raises:
@@ -249,7 +249,7 @@ def with_coefs(setting: Mapping[str, Any], config: Config) -> Setting:
     return plain if plain == dict(setting) else plain | {ENTRY[:-1]: coefs}
 
 
-def apply(config: Config, setting: Setting) -> Config:
+def apply(config: Config, setting: Values) -> Config:
     """Apply a setting to a config.
 
     Raises:

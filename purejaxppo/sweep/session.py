@@ -27,7 +27,7 @@ from purejaxppo.sweep.launchers import launcher
 from purejaxppo.sweep.packing import Group, group_up, one_shard
 from purejaxppo.sweep.scores import Result
 from purejaxppo.sweep.search import Fixed, Optuna, Search, rules_of
-from purejaxppo.sweep.search_space import Setting
+from purejaxppo.sweep.search_space import Values
 
 FILES = ("results.csv", "sweep.png", "best.yaml", SWEEP)
 SWEEP_FILES = ("rounds", "jobs", "population", copies.CODE, *(f".{name}" for name in FILES), *FILES)
@@ -99,7 +99,7 @@ def with_code(members: Sequence[Config], folder: Path, command: SweepFlags) -> l
     return [with_copies(member, files_of(folder, command)) for member in members]
 
 
-def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Setting]]:
+def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Values]]:
     """Return the search, and the settings that are known before training.
 
     Raises:
@@ -113,7 +113,7 @@ def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Setting
         known = search_space.random_settings(ranges, command.num_trials, config.seed)
         return Fixed(known), known
 
-    def check(setting: Setting) -> None:
+    def check(setting: Values) -> None:
         search_space.apply(config, setting)
 
     size, seed = command.optuna_batch, config.seed
@@ -177,7 +177,7 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
     write_whole(path, dump(new))
 
 
-def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list[Setting]]:
+def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list[Values]]:
     """Yield the settings of each round. Rounds of an interrupted sweep come first."""
     index = 0
     while True:
@@ -193,7 +193,7 @@ def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list
 
 
 def run_round(
-    sweep_folder: Path, index: int, settings: Sequence[Setting], command: SweepFlags, config: Config
+    sweep_folder: Path, index: int, settings: Sequence[Values], command: SweepFlags, config: Config
 ) -> list[Result] | int:
     """Train settings, and return their results, or the exit code if training did not finish."""
     folder = sweep_folder / "rounds" / f"{index:03d}"
