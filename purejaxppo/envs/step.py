@@ -41,11 +41,6 @@ class EnvStep(NamedTuple):
         """True where a reported episode ends, bool [N]."""
         return self.terminated | self.truncated if self.over is None else self.over
 
-    @property
-    def is_first(self) -> Leaf:
-        """True where `obs` is an episode's first observation, bool [N]."""
-        return ~self.valid if self.at_once is None else ~self.valid | self.at_once
-
 
 def zeros(obs: tuple[np.ndarray, ...], count: int) -> EnvStep:
     """Return zeros as buffers for the steps of N environments; `obs` are the observation arrays."""

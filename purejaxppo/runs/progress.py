@@ -57,7 +57,7 @@ class Progress:
         known = [score for score in self.member_best if score is not None]
         return sum(known) / len(known) if known else None
 
-    def with_unlogged(self, metrics: Metrics | None) -> "Progress":
+    def with_unlogged(self, metrics: Metrics) -> "Progress":
         """Return the counters with the metrics [M] since the last row."""
         numbers = {name: np.asarray(x).tolist() for name, x in named_leaves(metrics).items()}
         return dataclasses.replace(self, unlogged=numbers)

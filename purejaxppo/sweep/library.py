@@ -275,12 +275,6 @@ class Sweep(Sequence[Setting]):
         return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>"
 
 
-def _order(value: Any) -> tuple[bool, float, str]:
-    """Return a key that sorts numbers by size, and then other values by their text."""
-    is_number = isinstance(value, int | float)
-    return not is_number, float(value) if is_number else 0.0, show(value)
-
-
 def _array(values: list[Any]) -> np.ndarray:
     """Return numbers as float64, and other values as objects."""
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):

@@ -127,7 +127,7 @@ def max_batch(group: Group, setup: Setup, width: int) -> int:
     Args:
         group: the agents, and their memory budget.
         setup: setup of the group, with its devices.
-        width: number of devices; the smallest number of agents that one program trains.
+        width: the smallest number of agents that one program trains.
 
     Raises:
         ValueError: not even `width` agents fit.
@@ -152,7 +152,8 @@ def max_batch(group: Group, setup: Setup, width: int) -> int:
 
 
 def measure(setup: Setup, size: int) -> float:
-    """Return the bytes that `size` agents need: their largest program and a checkpoint."""
+    """Return the bytes that `size` agents need: their largest program, and two further copies of
+    their parameters and optimizer states for checkpoints."""
     agents = tuple(setup.members[i % len(setup.members)] for i in range(size))
     programs = without_hang(Programs(divide(replace(setup, members=agents), setup.devices)))
     try:

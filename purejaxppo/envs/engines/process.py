@@ -56,12 +56,6 @@ def listen(port: int = 0) -> socket.socket:
         ) from error
 
 
-def free_port() -> int:
-    """Return a free port, for servers that open it themselves."""
-    with listen() as server:
-        return server.getsockname()[1]
-
-
 class GameHandle:
     """A game that the user started, such as in the editor. It quits when its connection closes.
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from support.paths import ROOT
+from support.ports import free_port
 
 from purejaxppo.envs.engines.process import (
     TAIL_LINES,
@@ -17,7 +18,6 @@ from purejaxppo.envs.engines.process import (
     GameProcess,
     accept,
     close_all,
-    free_port,
     has_display,
     listen,
 )

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.godot import GAME
+from support.ports import free_port
 
 import purejaxppo.cli.train as train_command
 from purejaxppo import restore
@@ -25,7 +26,6 @@ from purejaxppo.agents.decisions import has_next_obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.godot.adapter import SEED_STRIDE
-from purejaxppo.envs.engines.process import free_port
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.step import EnvStep

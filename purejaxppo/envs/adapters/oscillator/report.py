@@ -28,8 +28,7 @@ class Record(NamedTuple):
     x: np.ndarray  # [T, E] mean of the neurons' signal
     kick: np.ndarray  # [T, E]
     traces: np.ndarray  # [T, TRACES] single neurons of the first ensemble
-    neuron_std_before: np.ndarray  # [E] over time, mean over neurons
-    neuron_std_during: np.ndarray  # [E]
+    neuron_std_during: np.ndarray  # [E] over time, mean over neurons
 
 
 class ControllerMetrics(NamedTuple):
@@ -70,7 +69,7 @@ def run(task: Oscillator, control: Control, seed: int) -> Record:
     signal = jax.vmap(task.model.signal)
 
     def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
-        states, before, during = carry
+        states, during = carry
         t, key = inputs
         act_key, step_key = jax.random.split(key)
         on = (t >= BEFORE) & (t < BEFORE + DURING)
@@ -79,10 +78,9 @@ def run(task: Oscillator, control: Control, seed: int) -> Record:
         states, _ = jax.vmap(task.advance)(keys, states, kick)
         values = signal(states.neurons)
         settled = on & (t >= BEFORE + SETTLED)
-        before = _accumulate(before, values, t < BEFORE)
         during = _accumulate(during, values, settled)
         x = jax.vmap(lambda neurons: task.model.fields(neurons)[0])(states.neurons)
-        return (states, before, during), (x, states.kick, values[0, :TRACES])
+        return (states, during), (x, states.kick, values[0, :TRACES])
 
     @jax.jit
     def all_steps(key: Key, start_key: Key) -> Any:
@@ -90,8 +88,8 @@ def run(task: Oscillator, control: Control, seed: int) -> Record:
         zeros = jnp.zeros((3, ENSEMBLES, task.num_neurons))
         total = BEFORE + DURING + AFTER
         inputs = (jnp.arange(total), jax.random.split(key, total))
-        (_, before, during), outputs = jax.lax.scan(step, (states, zeros, zeros), inputs)
-        return *outputs, _neuron_std(before), _neuron_std(during)
+        (_, during), outputs = jax.lax.scan(step, (states, zeros), inputs)
+        return *outputs, _neuron_std(during)
 
     return Record(*jax.device_get(all_steps(key, start_key)))
 
