@@ -152,8 +152,10 @@ def max_batch(group: Group, setup: Setup, width: int) -> int:
 
 
 def measure(setup: Setup, size: int) -> float:
-    """Return the bytes that `size` agents need: their largest program, and two further copies of
-    their parameters and optimizer states for checkpoints."""
+    """Return the bytes that `size` agents need.
+
+    Their largest program, and two copies of their parameters and optimizer states for checkpoints.
+    """
     agents = tuple(setup.members[i % len(setup.members)] for i in range(size))
     programs = without_hang(Programs(divide(replace(setup, members=agents), setup.devices)))
     try:

@@ -11,8 +11,8 @@ from purejaxppo.sweep.search_space import (
     Choice,
     LogUniform,
     SearchRange,
-    Values,
     Uniform,
+    Values,
     entry_of,
 )
 
