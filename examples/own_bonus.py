@@ -38,7 +38,7 @@ def count_bonus(config, spec):
         init=lambda key: jnp.zeros(2**BITS),  # the state: visits of each hash
         reward=partial(reward, directions),
         update=partial(update, directions),
-        figures=("intrinsic/seen",),
+        metric_names=("intrinsic/seen",),
     )
 
 

@@ -110,7 +110,7 @@ class Parts(NamedTuple):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Names of the columns of metrics.csv with the extras of `Metrics`."""
-        return self.learner.figures(self)
+        return self.learner.metric_names(self)
 
 
 class Learner(NamedTuple):
@@ -121,7 +121,7 @@ class Learner(NamedTuple):
     init: Callable[[Parts, AgentState, Key], Tree] = lambda parts, agent, key: ()
     """(parts, initial agent, key) -> initial `TrainState.learner`, such as other networks. Called
     again for the agent of a warm start or of pretraining."""
-    figures: Callable[[Parts], tuple[str, ...]] = lambda parts: ()
+    metric_names: Callable[[Parts], tuple[str, ...]] = lambda parts: ()
     """Parts -> names of the metrics in `Metrics.extras`."""
 
 
@@ -303,14 +303,14 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
 def metrics_of_ppo(parts: Parts) -> tuple[str, ...]:
     """Return the names of the metrics in the extras of `learn`."""
     return (
-        *parts.bonus.figures,
+        *parts.bonus.metric_names,
         *parts.critic.metrics,
         *parts.auxiliary_losses.metric_names,
         *optimizers.metric_names(parts.config.ppo),
     )
 
 
-PPO = Learner(learn, figures=metrics_of_ppo)
+PPO = Learner(learn, metric_names=metrics_of_ppo)
 
 
 def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Rewards:

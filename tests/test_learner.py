@@ -478,7 +478,7 @@ def test_metrics_include_those_of_critic_and_learning_rate(make_config):
 
 def test_undeclared_and_missing_metrics_are_reported(make_config):
     parts = make_parts(make_config(env=VECTOR))
-    named = parts._replace(bonus=parts.bonus._replace(figures=("mine/bonus",)))
+    named = parts._replace(bonus=parts.bonus._replace(metric_names=("mine/bonus",)))
     computed = parts._replace(
         bonus=parts.bonus._replace(update=lambda state, *_: (state, {"mine/bonus": jnp.zeros(())}))
     )
@@ -491,6 +491,6 @@ def test_undeclared_and_missing_metrics_are_reported(make_config):
         return str(error.value)
 
     assert error_of(named).startswith(
-        "mine/bonus is in the learner's figures, but no update computes it."
+        "mine/bonus is in the learner's metric_names, but no update computes it."
     )
-    assert error_of(computed).startswith("mine/bonus is a metric of an update, but neither ")
+    assert error_of(computed).startswith("mine/bonus is a metric of an update, but the learner's ")

@@ -45,13 +45,13 @@ def check_extras(metrics: Metrics, names: Sequence[str]) -> None:
     """
     for name in sorted(metrics.extras.keys() - set(names)):
         raise ValueError(
-            f"{name} is a metric of an update, but the learner's figures do not list it. Add it "
-            f"there (for PPO: metrics_of_ppo, or the part that computes it)."
+            f"{name} is a metric of an update, but the learner's metric_names do not list it. Add "
+            f"it there (for PPO: metrics_of_ppo, or the part that computes it)."
         )
     for name in sorted(set(names) - metrics.extras.keys()):
         raise ValueError(
-            f"{name} is in the learner's figures, but no update computes it. Remove it there, or "
-            f"add it to the extras of the update's metrics."
+            f"{name} is in the learner's metric_names, but no update computes it. Remove it there, "
+            f"or add it to the extras of the update's metrics."
         )
 
 

@@ -50,7 +50,7 @@ def learn(made, state, rows, times=60):
 def test_kind_none_adds_no_reward_and_learns_nothing(key):
     made = intrinsic.make(Config(), EnvSpec(VECTOR, spaces.Discrete(2), num_envs=N))
     state = made.init(key)
-    assert state == () and made.figures == ()
+    assert state == () and made.metric_names == ()
     np.testing.assert_array_equal(made.reward(state, moves(key)), np.zeros((T, N)))
     assert made.update(state, moves(key), key, alone) == ((), {})
 
@@ -60,7 +60,7 @@ def test_seen_observations_get_a_smaller_bonus_than_new_ones(kind, key):
     made = make(kind)
     old, new = moves(key), moves(jax.random.key(1), shift=4.0)
     state, figures = learn(made, made.init(key), old)
-    assert set(figures) == set(made.figures) == {"intrinsic/reward", "intrinsic/loss"}
+    assert set(figures) == set(made.metric_names) == {"intrinsic/reward", "intrinsic/loss"}
     assert made.reward(state, new).mean() > 2 * made.reward(state, old).mean()
 
 

@@ -60,7 +60,7 @@ def test_a_custom_bonus_has_a_state_and_a_metric():
     assert int(state.intrinsic) == 3
     assert float(metrics.extras["intrinsic/updates"]) == 0 + 1 + 2
     rows = make_parts(config).bonus
-    assert rows.figures == ("intrinsic/updates",)
+    assert rows.metric_names == ("intrinsic/updates",)
     without = params_of(config_of())
     assert not np.allclose(
         params_of(config)["critic"]["bias"], without["critic"]["bias"], atol=1e-9

@@ -38,10 +38,10 @@ WANTED = {
     "unit.py:unit_normal": "an object with num_params, sample, mode, log_prob, entropy, to_env, "
     "from_env, or a class or function (size) that returns one",
     "mine.py:predict_next": "a function (outputs, rows), or an object with loss, rows, init, name",
-    "counted.py:counted": "an object with learn, init, figures, or a class or function (config) "
-    "that returns one",
-    "bonus.py:make": "an object with init, reward, update, figures, track, or a class or function "
-    "(config, spec) that returns one",
+    "counted.py:counted": "an object with learn, init, metric_names, or a class or function "
+    "(config) that returns one",
+    "bonus.py:make": "an object with init, reward, update, metric_names, track, or a class or "
+    "function (config, spec) that returns one",
     "mine.py:optimizer": "an object with init, update, or a class or function (config) that "
     "returns one",
     "board.py:Board": "an object with start, metrics, video, close, or a class or function () that "

@@ -302,12 +302,12 @@ def height_bonus(config, spec):
         init=lambda key: jnp.int32(0),
         reward=lambda state, rows: jnp.where(rows.valid & (rows.next_obs[..., 0] > 0), 1.0, 0.0),
         update=update,
-        figures=("intrinsic/updates",),
+        metric_names=("intrinsic/updates",),
     )
 
 
 def silent_bonus(config, spec):
-    return height_bonus(config, spec)._replace(figures=())
+    return height_bonus(config, spec)._replace(metric_names=())
 
 
 def counted(config):
@@ -318,14 +318,14 @@ def counted(config):
         extras = metrics.extras | {"mine/updates": jnp.float32(state.learner)}
         return state.replace(learner=state.learner + 1), metrics._replace(extras=extras)
 
-    def figures(parts):
-        return (*PPO.figures(parts), "mine/updates")
+    def metric_names(parts):
+        return (*PPO.metric_names(parts), "mine/updates")
 
-    return Learner(learn, lambda parts, agent, key: jnp.int32(0), figures)
+    return Learner(learn, lambda parts, agent, key: jnp.int32(0), metric_names)
 
 
 def uncounted(config):
-    return counted(config)._replace(figures=PPO.figures)
+    return counted(config)._replace(metric_names=PPO.metric_names)
 
 
 def half_gradient(config):

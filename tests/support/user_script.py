@@ -133,7 +133,7 @@ class Lines(ppo.Logger):
 
 
 def change(parts: ppo.Parts) -> ppo.Parts:
-    update = ppo.Learner(parts.learner.learn, figures=parts.learner.figures)
+    update = ppo.Learner(parts.learner.learn, metric_names=parts.learner.metric_names)
     return parts._replace(objective=parts.objective, learner=update)
 
 

@@ -34,7 +34,7 @@ class Intrinsic(NamedTuple):
     """(state, rows) -> intrinsic rewards [T, N], 0 where not valid."""
     update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, MetricDict]]
     """(state, rows, key, sum over shards) -> (state, scalar metrics by name)."""
-    figures: tuple[str, ...] = ()
+    metric_names: tuple[str, ...] = ()
     """Names of the metrics that `update` returns."""
     track: Callable[[Tree, Array, BonusRows, Reduce], tuple[Tree, Array]] | None = None
     """(state, intrinsic returns so far [N], rows, sum over shards) -> (state, intrinsic returns)

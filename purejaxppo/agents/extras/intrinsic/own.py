@@ -48,7 +48,7 @@ def check(intrinsic: Intrinsic, field: str, rows: BonusRows) -> None:
             *(state, returns, rows),
             expected=(state, returns),
         )
-    metrics = dict.fromkeys(intrinsic.figures, jax.ShapeDtypeStruct((), jnp.float32))
+    metrics = dict.fromkeys(intrinsic.metric_names, jax.ShapeDtypeStruct((), jnp.float32))
     tracing.check(
         lambda state, rows, key: intrinsic.update(state, rows, key, lambda x: x),
         f"{field}: update",
