@@ -11,7 +11,7 @@ from purejaxppo.config.hints import format_number
 from purejaxppo.runs.curves import confidence, new_figure, save_figure
 from purejaxppo.runs.population import Rules
 from purejaxppo.runs.rows import Row
-from purejaxppo.sweep.scores import Result, value
+from purejaxppo.sweep.scores import Result
 from purejaxppo.sweep.search_space import show
 
 
@@ -19,7 +19,8 @@ def figure_of(results: Sequence[Result], keys: Sequence[str], title: str) -> Any
     """Plot a line for one key, a heat map for a full grid of two, otherwise parallel axes."""
     keys = [key for key in keys if len({show(r.setting[key]) for r in results}) > 1] or keys[:1]
     levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
-    is_full_grid = math.prod(map(len, levels)) == len(results)
+    cells = {tuple(show(r.setting[key]) for key in keys) for r in results}
+    is_full_grid = math.prod(map(len, levels)) == len(results) == len(cells)
     width = max(7, 1.5 * len(keys)) if len(keys) > 2 else 7
     figure = new_figure(width, 4.8)
     axes = figure.add_subplot()
@@ -151,15 +152,14 @@ def is_log(x: np.ndarray) -> bool:
 
 
 def plot_population(
-    path: Path, curves: Mapping[int, Sequence[Row]], rules: Rules, title: str
+    path: Path, curves: Mapping[int, Sequence[Row]], best: int, rules: Rules, title: str
 ) -> None:
-    """Plot the members' returns and numbers over environment steps, with the best on top."""
+    """Plot the agents' returns and numbers over environment steps, with agent `best` on top."""
     keys = ["eval/return_mean", *(f"population/{name}" for name, _, _ in rules.bounds)]
     if not any(keys[0] in row for rows in curves.values() for row in rows):
         keys[0] = "charts/episodic_return"
     figure = new_figure(7, 2.4 * len(keys))
     panels = np.atleast_1d(figure.subplots(len(keys), sharex=True))
-    best = max(curves, key=lambda i: np.nan_to_num(value(curves[i], "last"), nan=-np.inf))
     for axes, key in zip(panels, keys, strict=True):
         for index, rows in curves.items():
             points = [(row["global_step"], row[key]) for row in rows if key in row]

@@ -57,7 +57,8 @@ def report_population(
     keys = list(results[0].setting)
     title = f"{members[0].env.name}: a population of {len(members)}, {objective} return"
     write_table(folder / TABLE, ranked, keys)
-    plot_population(folder / "sweep.png", curves, rules, title)
+    _, best = ranked[0].places[0]
+    plot_population(folder / "sweep.png", curves, best, rules, title)
     print_table(ranked, keys, title)
     finish(folder, ranked[0], f"Best of {title}; final values", objective)
 

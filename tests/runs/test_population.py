@@ -38,8 +38,7 @@ from purejaxppo.runs.population import (
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
-from purejaxppo.sweep import search
-from purejaxppo.sweep.report import report_population
+from purejaxppo.sweep import report, search
 from purejaxppo.sweep.scores import value
 from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform
 from purejaxppo.types import TrainState
@@ -303,7 +302,7 @@ def test_a_selection_copies_agents_inside_the_program(make_config):
     assert metrics.extras[COPIED].tolist() == [0, 1, 0, 0]
 
 
-def test_the_best_of_a_population_is_scored_since_its_last_copy(make_config, tmp_path):
+def test_the_best_of_a_population_is_scored_since_its_last_copy(make_config, tmp_path, monkeypatch):
     """Agent 0 had the best evaluation and became a copy with another rate after update 2."""
     config = make_config()
     (tmp_path / "population").mkdir()
@@ -314,8 +313,11 @@ def test_the_best_of_a_population_is_scored_since_its_last_copy(make_config, tmp
         "30,3,0,5,0.02,0\n30,3,1,6,0.01,0\n"
     )
     rules = Rules((("learning_rate", 1e-3, 1.0),), interval=2)
+    highlighted = []
+    monkeypatch.setattr(report, "plot_population", lambda *args: highlighted.append(args[2]))
     for objective, score in (("best", 8.0), ("mean", 7.0), ("last", 6.0)):
-        report_population(tmp_path, [config, config], rules, objective)
+        report.report_population(tmp_path, [config, config], rules, objective)
+        assert highlighted.pop() == 1
         assert load_config(tmp_path / "best.yaml").ppo.learning_rate == 0.01
         with (tmp_path / "results.csv").open() as file:
             first, second = csv.DictReader(file)

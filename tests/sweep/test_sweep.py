@@ -528,6 +528,15 @@ def test_a_heat_map_shows_confidence_over_seeds_and_frames_the_best_cell(make_co
     assert frame.get_xy() == (0.5, -0.5)
 
 
+@pytest.mark.toy
+def test_settings_that_repeat_a_cell_have_no_heat_map(make_config):
+    pairs = [(0.9, 3), (0.9, 3), (0.99, 4), (0.9, 4)]  # as many as cells, but not (0.99, 3)
+    settings = [{"ppo.gamma": x, "ppo.num_epochs": y} for x, y in pairs]
+    results = results_of(settings, [[1.0], [2.0], [3.0], [4.0]], make_config)
+    figure = pictures.figure_of(results, list(settings[0]), "title")
+    assert not figure.axes[0].images
+
+
 optuna = pytest.mark.skipif(not importlib.util.find_spec("optuna"), reason="needs optuna")
 
 
