@@ -134,8 +134,9 @@ class Evaluation(NamedTuple):
         parts += [f"not counting {empty} slots without an agent"] if empty else []
         note = f" ({', '.join(parts)})" if parts else ""
         most = np.abs(x).max()
+        spread = x.std(ddof=1 if r.ndim > 1 and len(r) > 1 else 0)
         mean, std, low, high = (
-            format_number(y, most) for y in (x.mean(), x.std(), x.min(), x.max())
+            format_number(y, most) for y in (x.mean(), spread, x.min(), x.max())
         )
         if r.ndim > 1:
             return (
@@ -190,7 +191,7 @@ class Evaluator:
     Args:
         setup: setup of the run or the evaluation.
         policy: the agent's policy.
-        episodes: number of episodes.
+        episodes: number of episodes; rounded up to a multiple of the number of agents.
         deterministic: True for the distribution's mode, False for samples, None for the config's
             setting.
         shards: shards to divide the episodes over; one shard for host simulators.
@@ -210,10 +211,9 @@ class Evaluator:
         """Make the environments."""
         self.config = config = setup.config
         self.on_host = setup.on_host
-        self.episodes = episodes
         self.shards = shards or Shards(1)
         try:
-            self.env = self._make(seed)
+            self.env = self._make(episodes, seed)
         except ValueError as error:
             if not config.eval.options:
                 raise
@@ -224,6 +224,7 @@ class Evaluator:
         size = self.env.spec.num_agents
         self.per_turn = self.env.spec.num_envs // size  # environments, or multi-agent environments
         self.count = -(-episodes // size)  # over all shards, without the surplus
+        self.episodes = self.count * size
         self.turns = -(-self.count // (self.per_turn * self.shards.num_shards))
         self.per_shard = self.turns * self.per_turn
         self.act = act_function(config, policy, deterministic, grouped=True)
@@ -232,17 +233,17 @@ class Evaluator:
             self._shard, (None, None, None, 0), 0, ((0, 0, None, None), 0)
         )
 
-    def _make(self, seed: int) -> HostEnv | MultiAgentEnv | VmapEnv:
+    def _make(self, episodes: int, seed: int) -> HostEnv | MultiAgentEnv | VmapEnv:
         """Make the environments of a shard, at most as many host simulators as in training."""
         config, shards = evaluation_env(self.config), self.shards.num_shards
         if self.on_host:
             config = replace(config, num_envs=max(1, config.num_envs // shards))
-            local = -(-self.episodes // shards)
+            local = -(-episodes // shards)
             first = processes.index() * local
             host = registry.make(config, local, seed=seed, first=first, evaluation=True)
             return cast("HostEnv | MultiAgentEnv", host)
         single = registry.make(config, 1, evaluation=True)
-        count = -(-self.episodes // single.spec.num_agents)
+        count = -(-episodes // single.spec.num_agents)
         return VmapEnv(single, -(-count // shards))
 
     def close(self) -> None:
@@ -349,6 +350,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate an agent over exactly `episodes` whole episodes.
 
+    Each agent of a multi-agent environment has an episode of its own. All of them count: with A
+    agents, `episodes` is rounded up to a multiple of A.
+
         ppo.evaluate(run, env={"max_episode_steps": 500}, **{"env.options.length": 2.0})
 
     Args:
@@ -415,7 +419,9 @@ def _evaluate(
             results = [jax.device_get(run(state, key, np.int32(first))) for first in firsts]
     finally:
         evaluator.close()
-    outcome = jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :episodes], *results)
+    size = evaluator.env.spec.num_agents
+    rows = -(-episodes // size) * size
+    outcome = jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :rows], *results)
     returns, lengths, cut, metrics = outcome
     if warning := warning_of_cut(returns, cut, agent.config.eval.max_steps):
         log.warning("%s", warning)

@@ -19,6 +19,7 @@ from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import JointTask, MultiAgentEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
+from purejaxppo.runs import evaluation
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.evaluation import Evaluator, evaluate
 from purejaxppo.runs.recording import record_states
@@ -497,7 +498,7 @@ def test_an_agent_trains_is_evaluated_and_recorded(name):
         assert states[2].pixels()[0, 0, 0] == 80
 
 
-def test_evaluated_returns_cover_each_agents_own_episode(make_config):
+def test_evaluations_count_an_episode_of_each_agent_of_whole_environments(make_config, monkeypatch):
     pytest.importorskip("pettingzoo")
     env = {"name": HAND, "num_envs": 6, "options": {"workers": "thread"}}
     agent = Agent(make_config(env=env), AgentState({}, None))
@@ -515,8 +516,11 @@ def test_evaluated_returns_cover_each_agents_own_episode(make_config):
     evaluator = Evaluator(resolve(agent.config), Fixed, 5)
     returns, lengths, *_ = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))
     evaluator.close()
-    np.testing.assert_array_equal(lengths, [4, 2, 4, 4, 2])
-    np.testing.assert_array_equal(returns, [410, 223, 890, 410, 223])
+    np.testing.assert_array_equal(lengths, [4, 2, 4] * 2)
+    np.testing.assert_array_equal(returns, [410, 223, 890] * 2)
+    monkeypatch.setattr(evaluation, "MAX_PARALLEL", 4)  # turns of two environments
+    monkeypatch.setattr(Agent, "policy", Fixed)
+    np.testing.assert_array_equal(evaluate(agent, 7).returns, [410, 223, 890] * 3)
 
 
 def test_joint_spaces_of_agents_with_equal_spaces_need_no_padding():

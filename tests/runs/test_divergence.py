@@ -290,3 +290,5 @@ def test_an_evaluation_excludes_few_diverged_episodes_and_has_no_score_with_more
     both = Evaluation(np.stack([returns, np.ones(32)]), np.full((2, 32), 9))
     np.testing.assert_array_equal(both.score, [np.nan, 1.0])
     assert "64 episodes of 2 agents: 4 diverged" in str(both)
+    two = Evaluation(np.stack([np.full(4, 10.0), np.full(4, 20.0)]), np.full((2, 4), 9))
+    assert str(two).startswith("2 agents, 4 episodes each: mean return 15.0 ± 7.1 over agents")
