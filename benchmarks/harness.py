@@ -12,7 +12,6 @@ import datetime
 import functools
 import hashlib
 import json
-import math
 import os
 import platform
 import resource
@@ -354,24 +353,22 @@ def metrics(run_dir: Path) -> list[Row]:
     return read_csv(run_dir / "metrics.csv")
 
 
-def iqm(values: Any, axis: int = -1) -> Any:
-    """Return the interquartile mean (IQM)."""
-    from scipy import stats
+def iqm(*tasks: Any) -> Any:
+    """Return the interquartile mean (IQM) over runs of tasks, which all have the same weight.
 
-    return stats.trim_mean(values, 0.25, axis)
-
-
-def pooled(*tasks: Any) -> Any:
-    """Join the runs of tasks, repeated so that all tasks have the same weight.
+    Runs on the border of a quarter count in part, so copies of all runs do not change the mean.
 
     Args:
         tasks: float [..., runs], with different numbers of runs.
     """
     import numpy as np
 
-    sizes = [runs.shape[-1] for runs in tasks]
-    repeats = [math.lcm(*sizes) // size for size in sizes]
-    return np.concatenate([np.repeat(*pair, -1) for pair in zip(tasks, repeats, strict=True)], -1)
+    runs = np.concatenate(tasks, -1)
+    weights = np.concatenate([np.full(x.shape[-1], 1 / x.shape[-1]) for x in tasks]) / len(tasks)
+    order = np.argsort(runs, -1)
+    ends = np.cumsum(weights[order], -1)
+    weights = np.diff(np.clip(ends, 0.25, 0.75), prepend=0.25)
+    return np.sum(weights * np.take_along_axis(runs, order, -1), -1) / 0.5
 
 
 def iqm_interval(tasks: list[Any], base: Collection[Any] = ()) -> tuple[float, float, float]:
@@ -385,12 +382,13 @@ def iqm_interval(tasks: list[Any], base: Collection[Any] = ()) -> tuple[float, f
     from scipy import stats
 
     def difference(*drawn: Any, axis: int = -1) -> Any:
+        del axis  # always the last one
         runs, base_runs = drawn[: len(tasks)], drawn[len(tasks) :]
         if not base:
-            return iqm(pooled(*runs), axis)
+            return iqm(*runs)
         means = [np.mean(x, axis=-1, keepdims=True) for x in base_runs]
         scaled = [
-            iqm(pooled(*(x / mean for x, mean in zip(each, means, strict=True))), axis)
+            iqm(*(x / mean for x, mean in zip(each, means, strict=True)))
             for each in (runs, base_runs)
         ]
         return scaled[0] - scaled[1]

@@ -27,6 +27,7 @@ from typing import Any
 import first_minutes
 import harness
 import ours
+from learning import settings
 
 NETWORK = {
     "log_std_init": -2.0,
@@ -131,6 +132,8 @@ def main() -> None:
         words += ["--seconds", str(seconds)] + ["--toy"] * args.toy
         row = json.loads(harness.call([*words, "--worker", task, library, seed]).splitlines()[-1])
         row |= {"config": config, "library": library, "seed": int(seed), "cores": 1}
+        if library not in ("sb3", "sbx"):
+            row |= {"settings": settings(task), "wanted_seconds": seconds}
         harness.keep(args, [row], "config", "library", "seed")
         mean, trained = row["last_return_mean"], row["train_seconds"]
         print(f"{task} {library} seed {seed}: {mean:,.0f} after {trained:,.0f} s", flush=True)

@@ -109,6 +109,16 @@ def test_rows_of_a_config_are_kept_until_a_value_differs(tmp_path, monkeypatch):
 
 
 @pytest.mark.toy
+def test_stored_returns_are_those_of_the_current_configs(monkeypatch):
+    learning = load("learning", monkeypatch)
+    files = [RESULTS / f"{name}.jsonl" for name in ("learning", "peer_returns")]
+    rows = [row for path in files for row in learning.harness.read_rows(path)]
+    stored = {(row["config"], row["settings"]) for row in rows if "settings" in row}
+    assert stored
+    assert stored == {(config, learning.settings(config)) for config, _ in stored}
+
+
+@pytest.mark.toy
 def test_missing_rows_are_ordered_by_seed_then_by_speed(tmp_path, monkeypatch):
     learning = load("learning", monkeypatch)
     monkeypatch.setattr(learning, "settings", lambda config: "now")
