@@ -489,8 +489,8 @@ def test_an_agent_trains_is_evaluated_and_recorded(name):
         options = {"workers": "thread"}
         agent, curves = trained(HAND, **{"env.options": options})
     assert np.isfinite(np.asarray(curves.losses.policy_loss)).all()
-    result = evaluate(agent, 4)  # rounded up to two environments of three agents, then cut
-    assert result.returns.shape == result.lengths.shape == (4,)
+    result = evaluate(agent, 4)  # rounded up to two environments of three agents
+    assert result.returns.shape == result.lengths.shape == (6,)
     _, states, rewards = record_states(agent)
     assert len(states) == len(rewards) + 1 > 1
     if name == "thread":
