@@ -256,8 +256,7 @@ def compiled(env: Any) -> Contender:
 def godot_rl(stack: contextlib.ExitStack, project: Path, num_agents: int) -> Contender:
     """Return one game under the Python client of Godot RL Agents, which starts the game."""
     from godot_rl.core.godot_env import GodotEnv
-
-    from purejaxppo.envs.engines.process import free_port
+    from support.ports import free_port
 
     game = project.parent / f"peer{num_agents}.x86_64"  # in place of an exported game
     command = [os.environ.get("GODOT", "godot"), "--path", str(project), "--headless"]

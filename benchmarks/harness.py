@@ -354,9 +354,10 @@ def metrics(run_dir: Path) -> list[Row]:
 
 
 def iqm(*tasks: Any) -> Any:
-    """Return the interquartile mean (IQM) over runs of tasks, which all have the same weight.
+    """Return the interquartile mean (IQM) of the runs of tasks. All tasks have the same weight.
 
-    Runs on the border of a quarter count in part, so copies of all runs do not change the mean.
+    It is the mean without the lowest and the highest quarter. A run on their border counts in part,
+    so the mean of several copies of all runs is the same.
 
     Args:
         tasks: float [..., runs], with different numbers of runs.

@@ -64,7 +64,8 @@ out = {}
 for which in ("best", "last"):
     result = evaluate(restore(sys.argv[1], which), int(sys.argv[2]))
     out[which] = [result.score, float(np.nanstd(result.returns)),
-                  float(result.lengths.mean()), result.success_rate, result.metric_means]
+                  float(result.lengths.mean()), result.success_rate, result.metric_means,
+                  result.returns.size]
 print(json.dumps(out))
 """
 
@@ -282,7 +283,7 @@ def run(
         "config": f"{Path(config).stem}.yaml",
         "flags": args.flags,
         "seed": seed,
-        "episodes": args.episodes,
+        "episodes": scores["last"][5],
         "return_mean": scores["best"][0],
         "return_std": scores["best"][1],
         "length_mean": scores["best"][2],

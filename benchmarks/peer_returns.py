@@ -116,7 +116,11 @@ def main() -> None:
     for task, library, _ in jobs:
         if task not in known[library]:
             parser.error(f"{task}: no settings for {library}. Tasks: {', '.join(known[library])}.")
-    stored = {(r["config"], r["library"], r["seed"]) for r in harness.read_rows(args.results)}
+    stored = {
+        (row["config"], row["library"], row["seed"])
+        for row in harness.read_rows(args.results)
+        if row.get("settings") in (None, settings(row["config"]))
+    }
     for task, library, seed in jobs:
         config = f"{task}.yaml"
         if not args.toy and (config, library, int(seed)) in stored:

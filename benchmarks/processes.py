@@ -28,7 +28,7 @@ SIZES: dict[str, Any] = {
     "activation": "swish",
     "normalize_reward": True,
 }
-"""Of hopper.yaml in version 0.2, without layer normalisation."""
+"""Sizes of hopper.yaml in version 0.2, which has no layer normalisation."""
 TOY = ["--config", "cartpole", "--env.num_envs", "16", "--ppo.rollout_length", "8"]
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     envs, length = SIZES["num_envs"], SIZES["rollout_length"]
     flags = ["--config", "hopper", "--total_timesteps", str(args.updates * envs * length)]
     flags += ["--env.num_envs", str(envs), "--ppo.rollout_length", str(length)]
-    flags += ["--network.layer_norm", "false"]
+    flags += ["--network.no_layer_norm"]
     if args.toy:
         args.rounds, flags = 1, [*TOY, "--total_timesteps", "1024"]
     results = {name: harness.Result([], {}) for name in args.contenders}

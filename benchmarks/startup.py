@@ -50,14 +50,12 @@ class Measurement(NamedTuple):
     """The key in `ALONE` of its unavoidable part."""
 
 
-OLD_HOPPER = (
-    *("--env.num_envs", "512", "--network.layer_norm", "false", "--ppo.rollout_length", "16"),
-    *("--total_timesteps", "16384"),
-)
+SIZES = ("--env.num_envs", "512", "--ppo.rollout_length", "16", "--network.no_layer_norm")
 """Settings of hopper.yaml in version 0.2, for a comparison with it."""
-HOPPER = ("train", "--config", "hopper.yaml", *OLD_HOPPER, "--clobber")
+TRAIN_HOPPER = ("train", "--config", "hopper.yaml", *SIZES, "--total_timesteps")
+HOPPER = (*TRAIN_HOPPER, "16384", "--clobber")
 CARTPOLE = ("train", "--config", "cartpole.yaml", "--clobber")
-TRAINED = ("train", "--config", "hopper.yaml", "--total_timesteps", "1_000_000")
+TRAINED = (*TRAIN_HOPPER, "1_000_000")
 """The run whose agent is evaluated and recorded."""
 RUN = ("evaluate", "--run", "FOLDER/trained")
 TOY = "CartPole, toy"

@@ -44,7 +44,8 @@ class Setup:
     init: "Agent | None" = None
     """Agent that a new run starts from, instead of that of `config.init_from`."""
     devices: tuple[jax.Device, ...] = ()
-    """Devices of all processes: the available ones or, after `divide`, those with shards."""
+    """Devices of all processes: the available ones or, after `divide`, those with shards. (): not
+    set yet."""
     note: str = ""
     """Reason why some available devices are not used; "" if all are used."""
 

@@ -500,8 +500,8 @@ class EvalConfig(Section):
     """Evaluation during training, on whole episodes in separate environments."""
 
     num_episodes: int = setting(32, low=0, high=2**20)
-    """Episodes per evaluation. 0: no evaluation. Several agents in one environment each have an
-    episode, so their number is rounded up to a multiple of these agents."""
+    """Episodes per evaluation. 0: no evaluation. Each agent of a multi-agent environment has its
+    own episode: with A agents, the number is rounded up to a multiple of A."""
     interval: int = setting(0, low=0, high=2**50, needs="eval.num_episodes > 0")
     """Environment steps between evaluations. 0: a twentieth of total_timesteps."""
     stochastic: bool = False

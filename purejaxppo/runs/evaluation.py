@@ -348,10 +348,10 @@ def evaluate(
     env: Any = None,
     **changes: Any,
 ) -> Evaluation:
-    """Evaluate an agent over exactly `episodes` whole episodes.
+    """Evaluate an agent over `episodes` whole episodes.
 
-    Each agent of a multi-agent environment has an episode of its own. All of them count: with A
-    agents, `episodes` is rounded up to a multiple of A.
+    Each agent of a multi-agent environment has its own episode: with A agents, `episodes` is
+    rounded up to a multiple of A.
 
         ppo.evaluate(run, env={"max_episode_steps": 500}, **{"env.options.length": 2.0})
 

@@ -154,7 +154,7 @@ def max_batch(group: Group, setup: Setup, width: int) -> int:
 def measure(setup: Setup, size: int) -> float:
     """Return the bytes that `size` agents need.
 
-    Their largest program, and two copies of their parameters and optimizer states for checkpoints.
+    Their largest program, and two copies of their parameters and optimiser states for checkpoints.
     """
     agents = tuple(setup.members[i % len(setup.members)] for i in range(size))
     programs = without_hang(Programs(divide(replace(setup, members=agents), setup.devices)))
