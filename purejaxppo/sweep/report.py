@@ -60,7 +60,8 @@ def report_population(
     _, best = ranked[0].places[0]
     plot_population(folder / "sweep.png", curves, best, rules, title)
     print_table(ranked, keys, title)
-    finish(folder, ranked[0], f"Best of {title}; final values", objective)
+    # The best checkpoint of a member may be older than its last copy.
+    finish(folder, ranked[0], f"Best of {title}; final values", "last")
 
 
 def rank(results: Sequence[Result]) -> list[Result]:

@@ -302,7 +302,9 @@ def test_a_selection_copies_agents_inside_the_program(make_config):
     assert metrics.extras[COPIED].tolist() == [0, 1, 0, 0]
 
 
-def test_the_best_of_a_population_is_scored_since_its_last_copy(make_config, tmp_path, monkeypatch):
+def test_the_best_of_a_population_is_scored_since_its_last_copy(
+    make_config, tmp_path, monkeypatch, capsys
+):
     """Agent 0 had the best evaluation and became a copy with another rate after update 2."""
     config = make_config()
     (tmp_path / "population").mkdir()
@@ -318,6 +320,7 @@ def test_the_best_of_a_population_is_scored_since_its_last_copy(make_config, tmp
     for objective, score in (("best", 8.0), ("mean", 7.0), ("last", 6.0)):
         report.report_population(tmp_path, [config, config], rules, objective)
         assert highlighted.pop() == 1
+        assert capsys.readouterr().out.rstrip().endswith("--member 1 --checkpoint last")
         assert load_config(tmp_path / "best.yaml").ppo.learning_rate == 0.01
         with (tmp_path / "results.csv").open() as file:
             first, second = csv.DictReader(file)
