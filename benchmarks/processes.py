@@ -2,9 +2,9 @@
 
     python benchmarks/processes.py [--rounds 7] [--updates 60]
 
-hopper.yaml at the sizes of version 0.2, by alternating commands
-`python -m purejaxppo.train`. The speed of a command is that of its second half, without
-compilation. Rows go to benchmarks/results/processes.jsonl.
+hopper.yaml at the sizes of version 0.2, by alternating commands `python -m purejaxppo.train`. The
+speed of a command is that of its second half, without compilation. Rows go to
+benchmarks/results/processes.jsonl.
 """
 
 import contextlib

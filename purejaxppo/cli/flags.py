@@ -62,7 +62,8 @@ class EvaluateFlags:
     run: str = ""
     """Run folder, as written by `purejaxppo train`."""
     episodes: int = setting(100, low=1)
-    """Number of episodes. With --elo: number of games per pair of agents."""
+    """Number of episodes, rounded up to a multiple of the agents of an environment. With --elo:
+    number of games per pair of agents."""
     stochastic: bool = False
     """Sample actions. Without --stochastic and --deterministic, actions are chosen as in the run's
     evaluations."""
