@@ -55,7 +55,8 @@ def test_help_shows_the_default_and_the_value_in_the_config(capsys):
     message = help_of(["train", "--config", "hopper.yaml", "--help", "network"], capsys)
     assert "--network.hidden INT ...  (default [64, 64]; hopper.yaml has [128, 128])" in message
     assert "--network.rnn none|gru|lstm|mingru  (default none)" in message
-    assert "--network.layer_norm | --network.no_layer_norm  (default false)" in message
+    layer_norm = "--network.layer_norm | --network.no_layer_norm"
+    assert f"{layer_norm}  (default false; hopper.yaml has true)" in message
     assert "--network.policies NAME VALUE ...  (default empty)" in message
     assert "each hidden layer. Requires network.block = plain." in " ".join(message.split())
     assert "Recurrent cell after the hidden layers, for" in message
