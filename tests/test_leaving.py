@@ -189,6 +189,27 @@ def test_each_row_gets_the_action_of_its_agent(make_agent):
 
 
 @pytest.mark.toy
+def test_agents_act_without_the_global_state_if_only_the_critic_sees_it(make_config):
+    def team(**network):
+        return random_agent(
+            make_config(
+                env={"name": "particles/spread", "options": {"global_state": True}},
+                network={"hidden": (4,), **network},
+            )
+        )
+
+    agent = team(actor_keys=("agent", "obs"))
+    rows = agent.policy.observation
+    obs = np.random.default_rng(0).normal(0, 1, (3, *rows["obs"].shape)).astype(np.float32)
+    state = np.random.default_rng(1).normal(0, 1, (3, *rows["state"].shape)).astype(np.float32)
+    expected = agent.act({"agent": np.arange(3), "obs": obs, "state": state})
+    np.testing.assert_array_equal(agent.act({"agent": np.arange(3), "obs": obs}), expected)
+    np.testing.assert_array_equal(agent.act(tuple(obs)), expected)
+    with pytest.raises(ValueError, match="the policy reads the state"):
+        team().act(tuple(obs))
+
+
+@pytest.mark.toy
 def test_an_exported_file_describes_its_arrays_and_rejects_others(make_agent, tmp_path):
     agent = make_agent("Nested", number=3)
     export.export(agent, tmp_path / "policy.npz")

@@ -117,6 +117,39 @@ PAIR = NativeComposite(
 )
 
 
+def test_keys_that_only_the_critic_sees_are_not_needed(make_config):
+    config = make_config(
+        env={"name": "gymnax/Pendulum-v1", "obs_indices": (0, 1), "privileged_obs": True},
+        network={"hidden": (8,), "rnn": "gru", "actor_keys": ("obs",), "critic_keys": ("state",)},
+    )
+    agent = Agent(config, AgentState({}, None))
+    agent.state = jax.jit(agent.policy.init)(jax.random.key(3))
+    steps = np.random.default_rng(0).normal(0, 1, (3, 4, 3))
+    full = [agent.act({"obs": x[:, :2], "state": x}) for x in steps]
+    agent.reset()
+    short = [agent.act({"obs": x[:, :2]}) for x in steps]
+    np.testing.assert_array_equal(short, full)
+    agent.reset()
+    np.testing.assert_allclose(agent.act({"obs": steps[0, 2, :2]}), full[0][2], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"has the keys \['state'\] instead of \['obs'\]"):
+        agent.act({"state": steps[0]})
+
+
+def test_a_controller_needs_only_the_keys_that_the_policy_sees(make_config):
+    config = make_config(
+        env={"name": "gymnax/Pendulum-v1", "obs_indices": (0, 1), "privileged_obs": True},
+        network={"hidden": (8,), "actor_keys": ("obs",)},
+    )
+    agent = Agent(config, AgentState({}, None))
+    agent.state = jax.jit(agent.policy.init)(jax.random.key(3))
+    obs = np.random.default_rng(0).normal(0, 1, (4, 3)).astype(np.float32)
+    control, key = agent.controller(), jax.random.key(0)
+    expected = agent.act({"obs": obs[:, :2], "state": obs})
+    part = {"obs": obs[:, :2]}
+    np.testing.assert_allclose(control(key, part), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(control)(key, part), expected, rtol=1e-6)
+
+
 def test_choices_are_read_relative_to_their_start():
     obs = ([[2, 2], [0, -5]], {"a": [0.0, 1.0], "b": 6})
     tree, single = read(PAIR, obs)

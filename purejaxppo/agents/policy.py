@@ -13,7 +13,7 @@ from purejaxppo.agents.networks import distributions, obs_parts
 from purejaxppo.agents.networks.build import make_networks
 from purejaxppo.aliases import Action, Array, Carry, EnvAction, F, Key, Obs
 from purejaxppo.config.schema import Config
-from purejaxppo.spaces import MASK, example, network_input
+from purejaxppo.spaces import MASK, Dict, example, network_input
 from purejaxppo.types import AgentState, EnvSpaces, Outputs, PolicyStep, RunningStats
 
 
@@ -63,6 +63,20 @@ class Policy:
         self.auxiliary_losses = auxiliary_losses.make(config.ppo, network, self)
         self.network = auxiliary_losses.add_params(self.auxiliary_losses, network)
         self.recurrent = config.network.rnn != "none"
+
+    @property
+    def unused_keys(self) -> frozenset[str]:
+        """Keys of a dict observation that do not affect actions, because only the critic sees them.
+
+        Parts in `env.obs_parts` are not keys: the whole vector is an input.
+        """
+        network = self.config.network
+        if not network.actor_keys or not isinstance(self.observation, Dict):
+            return frozenset()
+        used = {*network.actor_keys, MASK}
+        if network.policies:
+            used.add("agent")  # it selects the policy
+        return frozenset(name for name, _ in self.observation.spaces if name not in used)
 
     def init(self, key: Key) -> AgentState:
         """Return initial network parameters, and observation statistics of zero rows."""

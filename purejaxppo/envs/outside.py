@@ -1,6 +1,7 @@
 """Convert observations and actions for policies that act in a simulator outside of this library."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from purejaxppo.envs.native import (
 )
 from purejaxppo.envs.teams import Team, allow_all_if_empty, split_mask_obs
 from purejaxppo.envs.wrappers import shaped
-from purejaxppo.spaces import MASK, example
+from purejaxppo.spaces import MASK, Space, example
 
 
 class PolicyRows(NamedTuple):
@@ -36,13 +37,25 @@ class SpaceConverter:
 
     Args:
         spec: spec of the environment.
+        unused: keys of a dict observation that do not affect actions. They are not read, and the
+            policy gets zeros.
     """
 
-    def __init__(self, spec: EnvSpec) -> None:
+    def __init__(self, spec: EnvSpec, unused: Collection[str] = ()) -> None:
         """Set up the conversions."""
         self.team = spec.team
         native = _row_native(spec.team) if spec.team else spec.native
-        self.form: NativeSpace = native.observation if native else form_of(spec.observation)
+        form: NativeSpace = native.observation if native else form_of(spec.observation)
+        self._unused: dict[str, Space] = {}
+        if isinstance(form, NativeComposite):
+            self._unused = {
+                str(key): space_of(part)
+                for key, part in form.parts
+                if str(key) in unused and not (self.team and key == "agent")
+            }
+            parts = tuple(pair for pair in form.parts if str(pair[0]) not in self._unused)
+            form = replace(form, parts=parts)
+        self.form = form
         self.action = native.action if native else None
 
     def rows(self, obs: Any) -> PolicyRows:
@@ -51,9 +64,17 @@ class SpaceConverter:
         Raises:
             ValueError: an observation is outside of its space or not finite.
         """
-        if self.team and not (isinstance(obs, Mapping) and set(obs) == set(_names(self.team))):
-            return _agent_rows(self.team, obs)
+        if self.team and not self._are_rows(self.team, obs):
+            if self.team.state is not None and "state" not in self._unused:
+                raise ValueError(
+                    f"env.options.global_state = true, and the policy reads the state: "
+                    f"observations by agent are not supported. Pass rows: a dict with "
+                    f"{', '.join(_names(self.team))}."
+                )
+            by_agent = _agent_rows(self.team, obs)
+            return by_agent._replace(obs=self._with_unused(by_agent.obs))
         rows, single = read(self.form, obs)
+        rows = self._with_unused(rows)
         size = len(jax.tree.leaves(rows)[0])
 
         def to_simulator(action: Any) -> Any:
@@ -64,9 +85,21 @@ class SpaceConverter:
 
         return PolicyRows(rows, to_simulator, np.ones(size, bool))
 
+    def _are_rows(self, team: Team, obs: Any) -> bool:
+        """Return True for rows, and False for observations by agent."""
+        names = set(_names(team))
+        return isinstance(obs, Mapping) and names - {*self._unused} <= {*obs} <= names
+
+    def _with_unused(self, rows: Any) -> Any:
+        """Add zeros for the unused keys to observations [N, ...]."""
+        if not self._unused:
+            return rows
+        size = jax.tree.leaves(rows)[0].shape[:1]
+        return {**rows, **{key: example(space, size) for key, space in self._unused.items()}}
+
     def encode(self, obs: Any) -> Any:
         """Convert traced observations [N, ...] to the arrays of the policy."""
-        return encode(self.form, obs, jnp)
+        return self._with_unused(encode(self.form, obs, jnp))
 
     def decode(self, action: Any) -> Any:
         """Convert traced actions [N, ...] to those of the simulator; dtypes do not change."""
@@ -105,14 +138,11 @@ def _agent_actions(team: Team, action: Any, agents: np.ndarray, single: bool) ->
 def _agent_rows(team: Team, obs: Any) -> PolicyRows:
     """Convert one observation per agent: a dict of the present agents, or a list of all.
 
+    The rows do not have the global state.
+
     Raises:
         ValueError: an agent is unknown, or an observation is outside of its space.
     """
-    if team.state is not None:
-        raise ValueError(
-            f"env.options.global_state = true: observations by agent are not supported. Pass rows: "
-            f"a dict with {', '.join(_names(team))}."
-        )
     if isinstance(obs, tuple | list):
         keys: list[Any] = list(range(team.size))
         named = dict(enumerate(obs))

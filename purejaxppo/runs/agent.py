@@ -162,9 +162,9 @@ class Agent:
 
         Args:
             obs: an observation as the environment returns it, or a batch of N observations with a
-                leading axis on every array. In a multi-agent environment: a dict by agent or a
-                tuple of all agents, for which the actions are a dict or a tuple too; or rows, as
-                the policy reads them.
+                leading axis on every array. Keys of a dict that only the critic sees are not
+                needed. In a multi-agent environment: a dict by agent or a tuple of all agents, for
+                which the actions are a dict or a tuple too; or rows, as the policy reads them.
             start: True where an observation is the first of an episode, bool or [N]. None: True
                 in the first call and the first call after `reset`, otherwise False.
             deterministic: True for the distribution's mode, False for samples, None for the
@@ -209,7 +209,7 @@ class Agent:
                 f"policies. Use Agent.act, or Agent.policy.act with a recurrent state."
             )
         act = act_function(self.config, policy, deterministic)
-        converter = SpaceConverter(env.spec)
+        converter = SpaceConverter(env.spec, policy.unused_keys)
 
         def step(key: Key, rows: Obs) -> EnvAction:
             n = jax.tree.leaves(rows)[0].shape[0]
@@ -263,8 +263,8 @@ class Acting:
         agent.check_single("act", "this run", "agent.member(i)")
         env = registry.make(agent.config.env, 1, evaluation=True)
         self._to_simulator = env.to_simulator
-        self._converter = SpaceConverter(env.spec)
         self._policy = Policy(agent.config, env.spec)
+        self._converter = SpaceConverter(env.spec, self._policy.unused_keys)
         env.close()
         self._config, self._state = agent.config, jax.device_get(agent.state)
         self._key, self._calls = jax.random.key(agent.config.seed), 0
