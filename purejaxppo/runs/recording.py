@@ -56,13 +56,13 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
         recorder.close()
 
 
-def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
+def record_states(agent: Agent) -> tuple[Any, list[Any], np.ndarray]:
     """Record the states of one episode. Actions are those of `evaluate`.
 
     Returns:
         (task, list of states from the first to the last, rewards [steps] summed over agents).
     """
-    recorder = Recorder(agent.config, agent.policy, seed, deterministic=deterministic)
+    recorder = Recorder(agent.config, agent.policy, seed=0)
     try:
         return recorder.record(agent.state)[:3]
     finally:
