@@ -22,6 +22,8 @@ from purejaxppo.envs.adapted import BaseTask, as_base_task
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
+from purejaxppo.envs.teams import GLOBAL_STATE
+from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
 from purejaxppo.envs.wrappers import WithoutSlide
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
@@ -309,5 +311,6 @@ FAMILY = Family(
     tasks=list,
     make_task=make,
     names="reference",
+    options={GLOBAL_STATE: GLOBAL_STATE_OPTION},
     more_options="arguments of the custom class or function",
 )

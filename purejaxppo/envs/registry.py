@@ -29,8 +29,9 @@ from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.native import arrays_in, form_of
+from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.worlds import JointTask, MultiAgentEnv, count_worlds, wants_global_state
+from purejaxppo.envs.worlds import JointTask, MultiAgentEnv, count_worlds
 from purejaxppo.envs.wrappers import (
     CastToSpace,
     PartialObservation,
@@ -197,7 +198,13 @@ def _unwrapped(config: EnvConfig) -> BaseTask:
     family, name = resolve(config)
     assert family.make_task is not None
     config = families.with_checked_options(family, name, with_file_paths(config))
-    task = as_base_task(family.make_task(name, config))
+    options = dict(config.options)
+    global_state = options.pop(GLOBAL_STATE, False)  # an option of `JointTask`
+    task = as_base_task(family.make_task(name, replace(config, options=options)))
+    if global_state and not task.agents:
+        raise ValueError(
+            f"env.options.{GLOBAL_STATE} = true: {config.name} has only one agent. Use false."
+        )
     domain_randomization.check(task, config)
     return task
 
@@ -232,7 +239,7 @@ def _wrap(
     limit = config.max_episode_steps or limit_of(task)
     task = TimeLimit(task, limit) if limit else task
     if task.agents:
-        task = JointTask(task, global_state=wants_global_state(config))
+        task = JointTask(task, global_state=bool(config.options.get(GLOBAL_STATE)))
     task = UnitActions(task)
     task.metrics = metrics.selected(task.metrics, config.metrics, str(config.name))
     return task

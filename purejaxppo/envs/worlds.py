@@ -26,7 +26,6 @@ from purejaxppo.envs.native import NativeSpaces, form_of
 from purejaxppo.envs.options import Option
 from purejaxppo.envs.teams import (
     ALIVE,
-    GLOBAL_STATE,
     TERMINATED,
     TRUNCATED,
     Team,
@@ -69,18 +68,6 @@ def count_worlds(
             f"{max(step, round(config.num_envs / step) * step)}"
         )
     return num_envs // num_agents
-
-
-def wants_global_state(config: EnvConfig) -> bool:
-    """Return True if rows also observe the global state.
-
-    Raises:
-        ValueError: the option is not a bool.
-    """
-    value = config.options.get(GLOBAL_STATE, False)
-    if not isinstance(value, bool):
-        raise ValueError(f"env.options.{GLOBAL_STATE} = {value!r}: must be true or false")
-    return value
 
 
 class JointTask(ReturnPreservingWrapper):

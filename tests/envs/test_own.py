@@ -317,6 +317,22 @@ def test_a_custom_multi_agent_task_by_reference():
     np.testing.assert_array_equal(out.reward, [2, -1, 0, -1])
 
 
+@pytest.mark.parametrize("name", [f"jax/{FILE}:Pair", examples.Pair()])
+def test_rows_of_a_custom_multi_agent_task_observe_its_global_state(name):
+    """The state of `Pair` is the first entry of `up`."""
+    env = registry.make(EnvConfig(name=name, options={"global_state": True}), 4)
+    _, obs = env.reset(jax.random.key(0))
+    state = np.repeat(obs["obs"][::2, :1], 2, axis=0)
+    np.testing.assert_array_equal(obs["state"], state)
+    assert "state" not in registry.make(EnvConfig(name=name), 4).reset(KEY)[1]
+
+
+@pytest.mark.toy
+def test_a_task_with_one_agent_has_no_global_state():
+    with pytest.raises(ValueError, match=r"global_state = true: .* has only one agent\. Use false"):
+        make(f"jax/{FILE}:Walk", options={"global_state": True})
+
+
 @pytest.mark.toy
 def test_a_custom_wrapper_must_define_success_above_itself(monkeypatch):
     """A wrapper may change rewards, and the value of the task may not apply."""

@@ -125,7 +125,6 @@ def make(name: str, config: EnvConfig) -> "JaxMarlTask":
         ValueError: an unknown option or an invalid value.
     """
     options = _checked(name, config.options)
-    options.pop(GLOBAL_STATE, None)
     weight = float(options.pop(SHAPED, 0.0))
     try:
         with _quiet():

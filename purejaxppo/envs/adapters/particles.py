@@ -336,9 +336,8 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> Spread | Tag:
-    """Create the task `name`; `config.options` are arguments of its class, and `global_state`."""
-    options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
-    return TASKS[name](**options)
+    """Create the task `name`; `config.options` are arguments of its class."""
+    return TASKS[name](**config.options)
 
 
 FAMILY = Family(
