@@ -20,6 +20,7 @@ from purejaxppo.config.references import (
     OBJECT,
     CodeRef,
     LoadError,
+    files_in,
     load,
     located,
     without_family,
@@ -196,10 +197,11 @@ class Workers:
         self.metrics = declared(metrics, "env.metrics")
         self.maker = maker
         self.options = options
-        timeout, modified_at = (
-            float(options["timeout"]),
-            _modified_at(located(without_family(name))),
-        )
+        files = files_in(located(without_family(name)))
+        for wrapper in wrapper_calls(options.get("wrappers", "")):
+            files += files_in(wrapper.name)
+        modified_at = tuple(Path(file).stat().st_mtime for file in files if Path(file).is_file())
+        timeout = float(options["timeout"])
         with _named_errors(name):
             self.info: EnvInfo = _read_info(maker, options["workers"], timeout, modified_at)
 
@@ -241,6 +243,12 @@ class Workers:
                     warns_as=warns_as,
                     metrics=names,
                 )
+            if workers.info != info:  # an imported module has changed
+                workers.close()
+                _read_info.cache_clear()
+                raise SimulatorError(
+                    f"{self.name}: the spaces have changed since they were read. Run it again."
+                )
             shape = metrics_shape(names, info.team)
             return CallbackPool(workers, info.observation, count, first, metrics=shape)
 
@@ -258,20 +266,17 @@ class Workers:
 
 @functools.cache
 def _read_info(
-    maker: HashableMaker, kind: Literal["process", "thread"], timeout: float, modified_at: float
+    maker: HashableMaker,
+    kind: Literal["process", "thread"],
+    timeout: float,
+    modified_at: tuple[float, ...],
 ) -> EnvInfo:
-    """Read the spaces in a separate worker; `modified_at` distinguishes versions of a file."""
+    """Read the spaces in a separate worker; `modified_at` distinguishes versions of files."""
     del modified_at
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
         if maker.mask:
             pool.reset(0)  # raises errors in masks now
         return pool.info
-
-
-def _modified_at(name: str) -> float:
-    """Return the modification time of the file in `file.py:Class`; 0 for other names."""
-    file = Path(name.rpartition(":")[0])
-    return file.stat().st_mtime if file.is_file() else 0.0
 
 
 @contextlib.contextmanager

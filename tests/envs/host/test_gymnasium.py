@@ -1,5 +1,6 @@
 """Gymnasium environments by reference and as objects, created by workers."""
 
+import os
 import sys
 import threading
 
@@ -14,6 +15,7 @@ from support.paths import EXAMPLE_ENVS
 from purejaxppo.config.run_files import code_files
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.host.workers.factory import make_spec, wrapper_calls
 
 FILE = str(EXAMPLE_ENVS)
@@ -69,6 +71,51 @@ def test_an_id_of_this_process_steps_in_worker_processes():
         assert rewards(EnvConfig(name=env), 4) == [1, 0, 11, 0]
     finally:
         del gymnasium.registry["Counts-v0"]
+
+
+CHANGING = """
+import gymnasium
+import numpy as np
+from support.example_envs import Counter
+
+class Wide(gymnasium.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, ({size},))
+
+    def observation(self, obs):
+        return np.zeros({size}, np.float32)
+
+def make_wide():
+    return Wide(Counter(2))
+"""
+
+
+def obs_shape(name, **options):
+    """Return the shape of an observation of a new environment."""
+    env = registry.make(EnvConfig(name=name, options={"num_workers": 1, **options}), 1)
+    try:
+        return env.reset(jax.random.key(0))[1].shape
+    finally:
+        env.close()
+
+
+def test_changed_spaces_are_read_again(tmp_path, monkeypatch):
+    """A worker process imports a changed module; this process may know its old spaces."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "changing.py"
+    named = "gymnasium/changing:make_wide"
+    file.write_text(CHANGING.format(size=3))
+    assert obs_shape(named) == (1, 3)
+    file.write_text(CHANGING.format(size=12))
+    os.utime(file, (1, 1))
+    with pytest.raises(SimulatorError, match=r"the spaces have changed since .*Run it again\."):
+        obs_shape(named)
+    assert obs_shape(named) == (1, 12)
+    wrapped = {"workers": "thread", "wrappers": f"{file}:Wide", "length": 2}
+    assert obs_shape(f"gymnasium/{FILE}:Counter", **wrapped) == (1, 12)
+    file.write_text(CHANGING.format(size=5))
+    assert obs_shape(f"gymnasium/{FILE}:Counter", **wrapped) == (1, 5)
 
 
 def test_the_limit_of_the_config_replaces_that_of_an_environment():
