@@ -155,6 +155,11 @@ def _known_game(launch: Hashable) -> KnownGame:
     return KnownGame()
 
 
+def forget_agents(launch: Hashable) -> None:
+    """Read the agents of a game again at the next call of `read_agents`."""
+    _known_game(launch).agents = None
+
+
 def read_agents(
     launch: Hashable,
     start: Callable[[], G],

@@ -117,6 +117,25 @@ def test_rows_must_be_whole_games_and_evaluations_use_no_more_games_than_trainin
 
 
 @pytest.mark.toy
+def test_a_game_that_was_exported_again_is_read_again(tmp_path):
+    program = tmp_path / "game.sh"
+
+    def reset(flags):
+        program.write_text(f'#!/bin/sh\nexec {GAME} "$@" {flags}\n')
+        program.chmod(0o755)
+        env = registry.make(EnvConfig(name=f"godot/{program}", num_envs=2), 2)
+        try:
+            return env.reset(jax.random.key(0))[1]
+        finally:
+            env.close()
+
+    assert reset("").shape == (2, 3)
+    with pytest.raises(SimulatorError, match=r"If you have changed the game, run it again\."):
+        reset("--obs=vectors")
+    assert isinstance(reset("--obs=vectors"), dict)
+
+
+@pytest.mark.toy
 def test_an_externally_started_game_is_awaited():
     port = free_port()
     name, options = "godot/editor", {"port": port, "timeout": 10.0}

@@ -18,7 +18,13 @@ from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.engines import game_env
-from purejaxppo.envs.engines.game_env import GameEnv, count_games, game_errors, read_agents
+from purejaxppo.envs.engines.game_env import (
+    GameEnv,
+    count_games,
+    forget_agents,
+    game_errors,
+    read_agents,
+)
 from purejaxppo.envs.engines.godot.game import GodotGame, GodotLaunch
 from purejaxppo.envs.engines.godot.games import GodotGames
 from purejaxppo.envs.engines.process import EDITOR, EngineError, has_display, runnable
@@ -107,9 +113,10 @@ def make(
             games = GodotGames(launch, seed, count, started)
             if games.layout != layout:
                 games.close()
+                forget_agents(launch)
                 raise EngineError(
-                    "the agents or spaces of the game differ from those at its first start. Keep "
-                    "them the same."
+                    "the agents or spaces of the game differ from those at its first start. If "
+                    "you have changed the game, run it again. Otherwise keep them the same."
                 )
         return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
 
