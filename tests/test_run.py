@@ -17,7 +17,9 @@ import purejaxppo.cli.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.files import load_config
 from purejaxppo.config.installation import install_extra
+from purejaxppo.config.references import CodeRef
 from purejaxppo.config.run_files import save_members
+from purejaxppo.config.schema import Config, EvalConfig
 from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
@@ -381,3 +383,14 @@ def test_a_score_depends_on_every_evaluation_setting_except_the_interval(make_co
     assert changes(eval_settings(config), eval_settings(other)) == (
         "eval.num_episodes changes from 32 to 5, eval.stochastic changes from False to True"
     )
+
+
+def test_evaluation_settings_with_custom_code_are_equal_after_a_checkpoint():
+    """Checkpoints store the counters as JSON."""
+    opponent = CodeRef("saved.py:saved", files={"saved.py": "/elsewhere/saved.py"})
+    config = Config(eval=EvalConfig(options={"opponent": opponent}))
+    counters = dataclasses.asdict(Progress(eval_settings=eval_settings(config)))
+    read = Progress(**json.loads(json.dumps(counters)))
+    assert changes(read.eval_settings, eval_settings(config)) == ""
+    other = Config(eval=EvalConfig(options={"opponent": CodeRef("other.py:saved")}))
+    assert "eval.options changes from" in changes(read.eval_settings, eval_settings(other))

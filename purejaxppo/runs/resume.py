@@ -6,7 +6,7 @@ from typing import Any
 
 from purejaxppo.agents import schedules
 from purejaxppo.config import copies, references
-from purejaxppo.config.files import compare, flatten, load_config
+from purejaxppo.config.files import as_text, compare, flatten, load_config
 from purejaxppo.config.hints import short_path
 from purejaxppo.config.renamed import rules_of_0_2
 from purejaxppo.config.run_files import code_refs, with_copies
@@ -50,9 +50,12 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
 
 
 def eval_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that affect an evaluation's score and may change when a run resumes."""
+    """Return the settings that affect an evaluation's score and may change when a run resumes.
+
+    References to custom code are text, because checkpoints store them as JSON.
+    """
     return {
-        name: value
+        name: as_text(value)
         for name, value in flatten(config).items()
         if name.startswith("eval.") and name != "eval.interval"
     }
