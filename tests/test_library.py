@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -245,6 +246,20 @@ def test_a_raising_callback_gets_a_one_sentence_error_after_a_save(callback):
     assert "\n" not in text
     run = train_small()
     assert list(run.metrics["update"]) == [1, 2, 3, 4]
+
+
+def test_rows_after_an_error_of_a_callback_do_not_count_metrics_twice():
+    def fails_once(context):
+        if context.update == 2:
+            raise KeyError("lost")
+
+    with pytest.raises(Stopped):
+        train_small([fails_once])
+    resumed = train_small().metrics
+    shutil.rmtree("run")
+    whole = train_small().metrics
+    for name in ("update", "losses/value_loss", "losses/entropy", "charts/episodic_length"):
+        np.testing.assert_array_equal(resumed[name], whole[name], err_msg=name)
 
 
 def metrics_of_callback(returned, agents=1, event="on_log"):

@@ -189,9 +189,9 @@ class WriteRows:
                 run.rows = [row | more for row, more in zip(run.rows, added, strict=True)]
         finally:
             run.loggers.write(run.rows)
+            run.metrics = None  # a checkpoint after an error must not count them again
             if run.config.logging.log_file:
                 log_state(run)
-        run.metrics = None
 
 
 def log_state(run: Training) -> None:
