@@ -199,7 +199,7 @@ def write(program: Program, path: Path) -> None:
     encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
     carry = {f"carry.{i}": x for i, x in enumerate(program.initial_carry)}
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{HEADER: encoded}, **program.constants, **carry)
+        np.savez(file, **{HEADER: encoded}, **program.constants, **carry)
 
 
 def _program(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Program:

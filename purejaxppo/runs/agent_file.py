@@ -45,7 +45,7 @@ def save(agent: Agent, path: Path) -> None:
     }
     encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
     with atomic_write(path) as partial, partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{HEADER: encoded}, **arrays)
+        np.savez(file, **{HEADER: encoded}, **arrays)
 
 
 def load(path: Path, overrides: Mapping[str, Any]) -> Agent:

@@ -135,7 +135,7 @@ def max_batch(group: Group, setup: Setup, width: int) -> int:
     devices, cores = setup.devices, cpu_cores()
     part = min(len(devices) / cores, 1.0) if devices[0].platform == "cpu" else 1.0
     budget = group.memory or MEMORY_SHARE * part * free_memory(devices)
-    all_agents = batch_sizes(len(group.members), len(group.members), width)[0]
+    all_agents = math.ceil(len(group.members) / width) * width
     needed = measure(setup, all_agents)
     if needed <= budget:
         return all_agents
