@@ -5,6 +5,7 @@ import csv
 import html
 import io
 import math
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -294,14 +295,11 @@ def setting_of(row: Mapping[str, str], folder: Path, run_of: Callable[[Path], Ru
     """
     names = list(row)
     keys = names[names.index("rank") + 1 : names.index("return_mean")]
-    places = [Path(place) for place in row["runs"].split(" ")]
-    is_population = places[0].name == "population"
-    depth = 1 if is_population else 4  # rounds/000/group-000/batch-000
+    # Up to version 0.3.0, the paths were absolute.
+    places = re.findall(r"rounds/\d+/group-\d+/batch-\d+|(?<![^/ ])population(?= |$)", row["runs"])
+    is_population = places[0] == "population"
     indices = [int(index) for index in row["indices"].split()]
-    runs = [
-        (run_of(folder.joinpath(*place.parts[-depth:])), index)
-        for place, index in zip(places, indices, strict=True)
-    ]
+    runs = [(run_of(folder / place), index) for place, index in zip(places, indices, strict=True)]
     members = [run.members[index] for run, index in runs]
     first = replace(members[0], run_dir="", num_shards=0)
     if is_population:  # its numbers have changed since the start
@@ -388,12 +386,13 @@ def sweep(
         }
         command = build(SweepFlags, {**given, **options})
         check_ranges(command, "")
+        folder = session.folder_of(command, full).absolute()  # custom code may change the folder
         code = session.sweep(command, full)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code:
         raise SystemExit(code)
-    return Sweep(session.folder_of(command, full), object_fields(full))
+    return Sweep(folder, object_fields(full))
 
 
 def check_flag_names(changes: Mapping[str, Any]) -> None:

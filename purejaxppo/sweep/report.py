@@ -99,7 +99,10 @@ def print_commands(folder: Path, best: Result, objective: str) -> None:
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
-    """Write a row per setting, the best first, with each seed's score and run folder."""
+    """Write a row per setting, the best first, with each seed's score and run folder.
+
+    Run folders are relative to the folder of the table, which may be moved.
+    """
     with (
         atomic_write(path) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
@@ -115,7 +118,7 @@ def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> No
                 [rank, *(exact(result.setting[key]) for key in keys)]
                 + [f"{x:.6g}" for x in numbers]
                 + [len(scores), " ".join(f"{x:.6g}" for x in scores)]
-                + [" ".join(run for run, _ in result.places)]
+                + [" ".join(str(Path(run).relative_to(path.parent)) for run, _ in result.places)]
                 + [" ".join(str(index) for _, index in result.places)]
             )
 

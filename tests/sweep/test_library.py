@@ -44,7 +44,7 @@ def swept(**arguments):
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """A finished sweep of four settings with two seeds, which no test changes."""
-    return swept(grid=GRID, run_dir=tmp_path_factory.mktemp("sweep") / "swept")
+    return swept(grid=GRID, run_dir=tmp_path_factory.mktemp("a sweep") / "swept")
 
 
 def test_a_table_has_a_row_per_setting_the_best_first(table):
@@ -54,6 +54,19 @@ def test_a_table_has_a_row_per_setting_the_best_first(table):
     assert list(table.best.settings) == ["ppo.gamma", "network.hidden"]
     assert table.best is table[0] and isinstance(table[-1], Setting)
     assert table[1:3] == [table[1], table[2]]
+
+
+@pytest.mark.parametrize("before", ["", "/old place/runs/swept/"])
+def test_a_table_finds_its_runs_by_relative_paths_and_by_absolute_ones_of_0_2(table, before):
+    Path("moved").mkdir()
+    Path("moved/rounds").symlink_to(table.run_dir / "rounds")
+    text = (table.run_dir / "results.csv").read_text()
+    assert str(table.run_dir) not in text
+    Path("moved/results.csv").write_text(text.replace("rounds/", f"{before}rounds/"))
+    moved = Sweep("moved")
+    assert repr(moved) == repr(table)
+    assert [index for s in moved for _, index in s.runs] == [i for s in table for _, i in s.runs]
+    assert moved.best.best.act([0.5]) == table.best.best.act([0.5])
 
 
 def test_a_setting_has_its_config_seeds_and_scores(table):

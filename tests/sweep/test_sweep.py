@@ -158,7 +158,7 @@ def test_a_grid_is_one_program_and_equals_agents_trained_alone(finished_sweep, c
         [r["eval/return_mean"] for r in curve if "eval/return_mean" in r][-1]
     )
     run, index = row["runs"].split()[1], int(row["indices"].split()[1])
-    agent = restore(run, "last").member(index)
+    agent = restore(finished_sweep / run, "last").member(index)
     assert agent.config.seed == 1
     assert agent.config.ppo.gamma == float(row["ppo.gamma"])
     for x, y in zip(
@@ -230,6 +230,19 @@ def test_batches_are_planned_again_if_no_checkpoint_exists(tmp_path, make_config
     assert [len(batch) for batch in packing.plan(smaller, setup)] == [2, 2]
     (tmp_path / "batch-000" / "checkpoints" / "128" / "agent").mkdir(parents=True)
     assert [len(batch) for batch in packing.plan(group, setup)] == [2, 2]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("agents", "width", "limit"), [(10, 2, 10), (9, 2, 10), (6, 4, 8), (12, 8, 16), (3, 1, 3)]
+)
+def test_agents_that_fit_into_memory_are_one_batch(
+    agents, width, limit, small_agents, tmp_path, make_config
+):
+    members = tuple(make_config(seed=i) for i in range(agents))
+    setup = setup_of(members[0], members=members)
+    assert packing.max_batch(Group(str(tmp_path), members, memory=1e9), setup, width) == limit
+    assert packing.batch_sizes(agents, limit, width) == [limit]
 
 
 @pytest.mark.toy

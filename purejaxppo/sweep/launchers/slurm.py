@@ -18,7 +18,7 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
 
     Args:
         groups: the groups of the sweep.
-        folder: folder of the sweep; logs are in its folder `jobs`.
+        folder: folder of a round of the sweep; logs are in its folder `jobs`.
         options: options of submitit's executor, such as timeout_min, slurm_partition, gpus_per_node
             and cpus_per_task. With cluster = local, jobs are local processes.
 
