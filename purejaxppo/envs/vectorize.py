@@ -126,7 +126,14 @@ class VectorEnv(Env):
 
     def starts(self, state: VectorState) -> Starts:
         """Return the first observations of episodes until the next `begin_rollout`."""
-        return Starts(cast_to_space(state.fresh[1], self.spec.observation), state.place)
+        return Starts(self._first_obs(state.fresh[1]), state.place)
+
+    def _first_obs(self, obs: Obs) -> Obs:
+        """Cast observations to their space, with zeros in place of numbers that have diverged.
+
+        Only first observations contain such numbers.
+        """
+        return cast_to_space(jax.tree.map(without_diverged, obs), self.spec.observation)
 
     def _next(self, state: VectorState, key: Key) -> tuple[EnvState, Obs, Tree]:
         """Return (state, obs, place) [N, ...] of the next episodes."""
@@ -157,17 +164,21 @@ class VectorEnv(Env):
         return jax.vmap(self.task.step)(keys, task, action)
 
     def step(self, key: Key, state: VectorState, action: EnvAction) -> tuple[VectorState, EnvStep]:
-        """Step all environments with actions [N, ...]; see `Env`."""
+        """Step all environments with actions [N, ...]; see `Env`.
+
+        If the first observation of an episode has diverged, the next row resets again.
+        """
         next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         task, out = self._advance(step_key, state.task, action)
-        diverged = ~state.done & ~bounded((out.reward, out.obs))
-        valid = ~(state.done | diverged)
+        obs = select(state.done, fresh_obs, out.obs)
+        ok = bounded((jnp.where(state.done, 0.0, out.reward), obs))
+        diverged, valid = ~state.done & ~ok, ~state.done & ok
         values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
         step = EnvStep(
-            obs=cast_to_space(select(valid, out.obs, fresh_obs), self.spec.observation),
+            obs=self._first_obs(select(valid, out.obs, fresh_obs)),
             reward=jnp.where(valid, out.reward.astype(jnp.float32), 0.0),
             terminated=terminated,
             truncated=truncated,
@@ -178,7 +189,7 @@ class VectorEnv(Env):
         state = state.replace(
             task=select(valid, task, fresh_task),
             place=select(valid, state.place, fresh_place),
-            done=terminated | truncated,
+            done=terminated | truncated | (state.done & ~ok),
             key=next_key,
         )
         return state, step
@@ -292,6 +303,17 @@ def bounded(tree: Tree) -> jax.Array:
     ok = jnp.ones(len(leaves[0]), bool)
     for x in leaves:
         if jnp.issubdtype(x.dtype, jnp.floating):
-            dtype = jnp.promote_types(x.dtype, jnp.float32)  # LARGEST is infinite in float16
-            ok &= jnp.all(jnp.abs(x.reshape(len(x), -1).astype(dtype)) <= LARGEST, axis=1)
+            ok &= jnp.all(is_bounded(x.reshape(len(x), -1)), axis=1)
     return ok
+
+
+def is_bounded(x: jax.Array) -> jax.Array:
+    """Return False for NaN and numbers beyond ±LARGEST, in the shape of a float array."""
+    dtype = jnp.promote_types(x.dtype, jnp.float32)  # LARGEST is infinite in float16
+    return jnp.abs(x.astype(dtype)) <= LARGEST
+
+
+def without_diverged(x: jax.Array) -> jax.Array:
+    """Return an array with 0 in place of NaN and numbers beyond ±LARGEST."""
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    return jnp.where(is_bounded(x), x, jnp.zeros_like(x)) if is_float else x

@@ -314,6 +314,39 @@ def test_divergence_on_a_reset_row_is_not_counted():
     np.testing.assert_array_equal(rows.obs[1:, 0, 1], [0, 1])
 
 
+class BrokenStarts(Clock):
+    """Some episodes start with a second number that is NaN, infinite or too large."""
+
+    def reset(self, key):
+        state, _ = super().reset(key)
+        kind = jax.random.randint(jax.random.fold_in(key, 1), (), 0, 4)
+        bad = jnp.array([0.0, jnp.nan, jnp.inf, 2 * LARGEST])[kind]
+        return state, state + jnp.array([0.0, 1.0]) * bad
+
+
+@pytest.mark.parametrize("fresh_every_step", [True, False])
+def test_an_episode_whose_first_observation_has_diverged_is_skipped(fresh_every_step):
+    env = VectorEnv(TimeLimit(BrokenStarts(), 3), 256, fresh_every_step=fresh_every_step)
+
+    @jax.jit
+    def play(key):
+        def step(state, key):
+            state, out = env.step(key, state, jnp.full(256, STAY))
+            return state, out
+
+        return jax.lax.scan(step, begin(env, env.reset(key)[0]), jax.random.split(key, 60))[1]
+
+    out = jax.tree.map(np.asarray, play(jax.random.key(0)))
+    assert np.all(np.isfinite(out.obs)) and np.abs(out.obs).max() < 10
+    after_reset = ~out.valid[3:-1]
+    rows = jax.tree.map(lambda x: x[4:], out)  # `reset` itself may return diverged observations
+    assert not rows.diverged.any()
+    np.testing.assert_array_equal(rows.reward[after_reset & rows.valid], 1.0)
+    skipped = (after_reset & ~rows.valid).sum() / after_reset.sum()
+    assert skipped == pytest.approx(0.75, abs=0.08)  # three of four starts
+    assert np.all(rows.obs[rows.valid][:, 1] > 0)
+
+
 def test_diverged_episodes_are_counted_in_the_rollout():
     env = VectorEnv(TimeLimit(Clock(), 1000), 3, fresh_every_step=True)
 
