@@ -65,6 +65,24 @@ def test_seen_observations_get_a_smaller_bonus_than_new_ones(kind, key):
 
 
 @pytest.mark.parametrize("kind", ["rnd", "icm"])
+def test_a_bonus_does_not_depend_on_the_action_mask(kind, key):
+    space = spaces.Dict({"obs": VECTOR, spaces.MASK: spaces.Box((2,), 0.0, 1.0, "uint8")})
+    config = Config(intrinsic=IntrinsicConfig(kind=kind, num_minibatches=1))
+    made = intrinsic.make(config, EnvSpec(space, spaces.Discrete(2), num_envs=N))
+
+    def rows(mask):
+        masks = jnp.broadcast_to(jnp.array(mask, jnp.uint8), (T, N, 2))
+        plain = moves(key)
+        obs, next_obs = ({"obs": x, spaces.MASK: masks} for x in (plain.obs, plain.next_obs))
+        return plain._replace(obs=obs, next_obs=next_obs)
+
+    state = made.init(key)
+    one, other = (made.reward(state, rows(mask)) for mask in ([1, 1], [1, 0]))
+    np.testing.assert_array_equal(one, other)
+    assert np.ptp(one) > 0
+
+
+@pytest.mark.parametrize("kind", ["rnd", "icm"])
 def test_invalid_rows_do_not_affect_the_bonus(kind, key):
     made, rows = make(kind), moves(key)
     half = rows._replace(valid=rows.valid.at[:, N // 2 :].set(False))

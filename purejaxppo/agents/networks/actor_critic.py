@@ -236,7 +236,9 @@ def limits_of(module: ActorCritic) -> dict[str, tuple[float, float]]:
     return {LOG_STD: log_std_limits(module.config)}
 
 
-def input_space(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spaces.Space:
+def input_space(
+    observation: spaces.Space, keys: tuple[str, ...] = (), field: str = ""
+) -> spaces.Space:
     """Return the input space of a torso: the named parts of a `Dict`, by default all but the mask.
 
     Args:

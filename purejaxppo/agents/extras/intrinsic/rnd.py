@@ -13,13 +13,14 @@ from flax import linen as nn
 
 from purejaxppo import spaces
 from purejaxppo.agents.extras.intrinsic.base import BonusRows, Intrinsic, from_error
+from purejaxppo.agents.networks.actor_critic import input_space, select_parts
 from purejaxppo.agents.networks.encoders import Encoder, dense
 from purejaxppo.aliases import Array, Key, Obs, Params
 from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
 
 class Features(nn.Module):
-    """An encoder, hidden layers, and a linear layer of features."""
+    """An encoder, hidden layers, and a linear layer of features. An action mask is not an input."""
 
     space: spaces.Space
     network: NetworkConfig
@@ -29,7 +30,8 @@ class Features(nn.Module):
     @nn.compact
     def __call__(self, obs: Obs) -> Array:
         """Map observations [..., *shape] to features [..., features]."""
-        x = Encoder(self.space, self.network, name="encoder")(obs)
+        space = input_space(self.space)
+        x = Encoder(space, self.network, name="encoder")(select_parts(obs, space))
         for i, width in enumerate(self.hidden):
             x = nn.relu(dense(width, np.sqrt(2), f"dense_{i}", "orthogonal")(x))
         return dense(self.features, np.sqrt(2), "features", "orthogonal")(x)
