@@ -247,7 +247,13 @@ def check_space(space: Any, where: str, name: str) -> None:
     if isinstance(space, Dict):
         for key, part in space.spaces:
             check_space(part, where, f"{name}[{key!r}]")
-    elif not isinstance(space, Box | Discrete | MultiDiscrete):
+    elif isinstance(space, Box):
+        if name.startswith("action") and np.dtype(space.dtype).kind != "f":
+            raise ValueError(
+                f"{where}: {name} is a Box with dtype {space.dtype}, which is not supported. Use a "
+                f"Box with a float dtype, Discrete or MultiDiscrete."
+            )
+    elif not isinstance(space, Discrete | MultiDiscrete):
         kind = type(space)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         raise ValueError(

@@ -277,6 +277,11 @@ WRONG = [
     (examples.broken("tuple"), {}, r"step returns \(state, tuple\) instead of \(state, TaskStep\)"),
     (examples.broken("state"), {}, r"a state float32 \[\], but reset returns float32 \[1\]"),
     (examples.broken("raises"), {}, r"step: line \d+ of .*own_code.py raises KeyError: 'lost'"),
+    (
+        examples.broken_pair("", action=(Discrete(2), Box((1,), -2, 2, "int32"))),
+        {},
+        "action is a Box with dtype int32, which is not supported. Use a Box with a float",
+    ),
     (examples.broken_pair("", action=Discrete(2)), {}, "action must be a tuple of 2 spaces"),
     (
         examples.broken_pair("", observation=(Box((2,)), 1)),
