@@ -123,7 +123,9 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
 
     The bins use the smallest range that contains all targets so far. When the range grows, the last
     layer is rearranged: each new bin gets the logit of the old bin at its centre. Bins outside of
-    the old range start with almost no probability. Values stay almost the same.
+    the old range start with almost no probability. Values stay almost the same when the range
+    doubles. When it grows more at once, peaks of the histogram can fall between the new bins, and
+    values differ until they are trained again.
 
     The initial weights of the layer are 0. Bins of opposite sign are subtracted before they are
     weighted, to prevent that their common part adds up to a large value.

@@ -201,7 +201,7 @@ class NetworkConfig(Section):
     )
     """Widths of the critic's hidden layers. Empty: the same as network.hidden."""
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
-    """Activation function of the hidden layers."""
+    """Activation function of the hidden layers. Residual blocks always use relu."""
     torso: Literal["separate", "shared"] | Code = setting("separate", code=True)
     """Hidden layers of policy and critic. separate: each has its own. shared: both use the same.
     file.py:Net: a custom flax module from observations to features, used once for the policy and
@@ -253,7 +253,8 @@ class NetworkConfig(Section):
     otherwise last."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Initial weights. orthogonal: gain sqrt(2), 0.01 for the policy's output and 1 for the
-    critic's (Saxe et al. 2013). lecun_normal: flax's default, everywhere."""
+    critic's (Saxe et al. 2013). lecun_normal: flax's default. Convolutions and recurrent cells
+    have initial weights of their own."""
     distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Code = setting(
         "gaussian", code=True
     )
@@ -302,8 +303,8 @@ class PPOConfig(Section):
         Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] | Code
     ) = setting("adam", code=True)
     """Optimiser, by its name in optax, or file.py:function for a custom one. adam and adamw are the
-    same here: weight decay is always decoupled from the gradient. muon's steps are scaled to the
-    size of Adam's."""
+    same here: weight decay is always decoupled from the gradient. rmsprop has a decay of 0.99, as
+    in PyTorch. muon's steps are scaled to the size of Adam's."""
     weight_decay: float = setting(0.0, low=0)
     """Weight decay per unit of learning rate. It applies to matrices and convolutions, not to
     biases and scales."""
@@ -382,7 +383,8 @@ class PPOConfig(Section):
     recompute_advantages: bool = setting(False, needs="ppo.num_epochs > 1")
     """Recompute the advantages before each epoch with the current critic."""
     vf_coef: float = setting(0.5, low=0, tunable=True)
-    """Weight of the value loss. The value loss is half the mean squared error."""
+    """Weight of the value loss. The value loss is half the mean squared error; hl_gauss: the
+    cross entropy."""
     ent_coef: float = setting(0.0, low=0, tunable=True)
     """Weight of the entropy bonus."""
     ent_schedule: Schedule = setting("constant", code=True, needs="ppo.ent_coef > 0")
@@ -505,7 +507,8 @@ class EvalConfig(Section):
     interval: int = setting(0, low=0, high=2**50, needs="eval.num_episodes > 0")
     """Environment steps between evaluations. 0: a twentieth of total_timesteps."""
     stochastic: bool = False
-    """Sample actions, as is usual for Atari. If false, take the most likely action."""
+    """Sample actions, as is usual for Atari. If false, take the mode of the distribution; for
+    tanh_gaussian, the tanh of the Gaussian's mode."""
     options: dict[str, OptionValue] = field(default_factory=dict)
     """Options of the task in evaluations and videos only, as name-value pairs. They override
     env.options. Example: `opponent random` for a game that the agent learns by self-play."""
