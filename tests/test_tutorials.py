@@ -112,7 +112,7 @@ def test_the_environment_tutorial_learns_and_renders(reader):
 @pytest.mark.xdist_group("test_network_and_loss")
 def test_the_network_and_loss_tutorial_trains_and_sweeps(reader):
     shorter = {r"\b20_000": "4_096", "50_000": "8_192"}
-    shorter["purejaxppo train"] = "purejaxppo train --eval.num_episodes 4"
+    shorter["purejaxppo train"] = "purejaxppo train --eval.num_episodes 0"
     printed = "".join(reader.follow(NETWORK, **shorter))
     assert number(printed, "at first,") < number(printed, "error of the prediction:")
     assert (reader.folder / "runs/net128/code").is_dir()
@@ -125,7 +125,14 @@ def test_the_network_and_loss_tutorial_trains_and_sweeps(reader):
 @pytest.mark.xdist_group("test_gymnasium")
 def test_the_gymnasium_page_trains_environments_of_each_form(reader):
     pytest.importorskip("gymnasium")
-    printed = "".join(reader.follow(GYMNASIUM, **{"50_000": "20_000"}))
+    few = "eval.num_episodes 16 --eval.interval 50_000"
+    shorter = {
+        "50_000": "20_000",
+        "purejaxppo train": f"purejaxppo train --{few}",
+        "env=env, run_dir": 'env=env, eval={"num_episodes": 16, "interval": 50_000}, run_dir',
+        "episodes 100": "episodes 10",
+    }
+    printed = "".join(reader.follow(GYMNASIUM, **shorter))
     assert number(printed, "\nreturn") > 300
     assert number(printed, "episodes: return") > 60
     run = load(reader.folder / "runs/scaled")
@@ -151,7 +158,6 @@ def test_the_tutorial_of_a_custom_robot_balances_in_numpy(reader):
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("page", "run"),
@@ -165,7 +171,7 @@ def test_the_tutorial_of_a_custom_robot_balances_in_numpy(reader):
 def test_the_python_code_of_a_page_runs(reader, page, run):
     for language, text in blocks(page):
         if language == "python":
-            changes = {"100_000": "20_000", "200_000": "20_000", "episodes=100": "episodes=4"}
+            changes = {"100_000": "4_096", "200_000": "4_096", "episodes=100": "episodes=4"}
             reader.run(language, text, changes)
     assert (reader.folder / "runs" / run / "config.yaml").is_file()
 

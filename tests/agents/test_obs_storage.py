@@ -193,10 +193,7 @@ STORED = [
     *(("walk", wrappers, "every_rollout") for wrappers in (*WINDOWED, *OTHERS)),
     ("walk", (), "every_step"),
     ("dummy/vector", (Noisy,), "every_rollout"),
-    *(
-        pytest.param("oscillator/kuramoto", wrappers, "every_rollout", marks=FULL)
-        for wrappers in ((), (Scaled,))
-    ),
+    pytest.param("oscillator/kuramoto", (), "every_rollout", marks=FULL),
 ]
 
 

@@ -14,7 +14,7 @@ from support.paths import OWN_CODE
 from support.unity import make_player
 
 import purejaxppo
-from purejaxppo.anatomy import stages
+from purejaxppo.anatomy import stages, timing
 from purejaxppo.anatomy.__main__ import main, training_flags
 from purejaxppo.anatomy.trainer import Trainer, measured_config
 from purejaxppo.config.schema import Config
@@ -66,11 +66,25 @@ def slow(tmp_path):
     return Config().replace(**{"env.name": f"gymnasium/{file}:Slow", **options, **SMALL})
 
 
+@pytest.fixture
+def measure(monkeypatch):
+    """A function config -> its anatomy, of short measurements that leave no time for others."""
+    monkeypatch.setattr(timing, "ROUND_SECONDS", 0.02)
+
+    def measured(config):
+        return purejaxppo.anatomy(config, quiet=True, seconds=0.1)
+
+    return measured
+
+
 def names(result):
     return tuple(piece.name for piece in result.pieces)
 
 
-def test_a_sleeping_simulator_is_the_largest_piece_and_more_workers_are_recommended(slow):
+def test_a_sleeping_simulator_is_the_largest_piece_and_more_workers_are_recommended(
+    slow, monkeypatch
+):
+    monkeypatch.setattr(timing, "MAX_ROUNDS", timing.MIN_ROUNDS)
     result = purejaxppo.anatomy(slow, workers=[1, 4], quiet=True, seconds=600)
     assert names(result) == (
         "simulator",
@@ -97,10 +111,9 @@ def test_a_sleeping_simulator_is_the_largest_piece_and_more_workers_are_recommen
     assert not result.interrupted
 
 
-def test_pieces_of_a_simulator_in_jax_have_no_workers(tmp_path, monkeypatch):
+def test_pieces_of_a_simulator_in_jax_have_no_workers(tmp_path, monkeypatch, measure):
     monkeypatch.chdir(tmp_path)
-    config = Config().replace(**{"env.name": "gymnax/CartPole-v1", **SMALL})
-    result = purejaxppo.anatomy(config, quiet=True, seconds=1)
+    result = measure(Config().replace(**{"env.name": "gymnax/CartPole-v1", **SMALL}))
     assert names(result) == ("simulator", *OF_PPO)
     assert result.workers is None and result.worker_speeds == ()
     assert result.steps_per_update == 32
@@ -154,15 +167,19 @@ def test_rows_have_the_metrics_of_the_environment_and_of_each_seed(tmp_path):
     "changes",
     [
         {"env.name": "gymnax/CartPole-v1", "num_seeds": 2, "num_shards": 2},
-        {"env.name": "gymnax/CartPole-v1", "network.rnn": "gru", "ppo.normalize_reward": True},
-        {"env.name": "gymnax/CartPole-v1", "ppo.reset_each_rollout": True},
+        {
+            "env.name": "gymnax/CartPole-v1",
+            "network.rnn": "gru",
+            "ppo.normalize_reward": True,
+            "ppo.reset_each_rollout": True,
+        },
         pytest.param({"env.name": "particles/spread", "env.num_envs": 6}, marks=pytest.mark.slow),
         pytest.param({"env.name": "pgx/tic_tac_toe"}, marks=pytest.mark.slow),
     ],
     ids=lambda changes: " ".join(map(str, changes.values())),
 )
-def test_pieces_of_several_kinds_of_training(changes):
-    result = purejaxppo.anatomy(Config().replace(**SMALL | changes), quiet=True, seconds=1)
+def test_pieces_of_several_kinds_of_training(changes, measure):
+    result = measure(Config().replace(**SMALL | changes))
     assert names(result) == ("simulator", *OF_PPO)
 
 
@@ -179,8 +196,8 @@ def test_pieces_of_several_kinds_of_training(changes):
     ],
     ids=["asynchronous", "seeds", "envpool"],
 )
-def test_pieces_of_host_simulators(slow, changes, pieces):
-    result = purejaxppo.anatomy(slow.replace(**changes), quiet=True, seconds=1)
+def test_pieces_of_host_simulators(slow, changes, pieces, measure):
+    result = measure(slow.replace(**changes))
     assert names(result) == (*pieces, *OF_PPO)
     seeds = changes.get("num_seeds", 1)
     assert result.steps_per_update == 32 * seeds
@@ -191,9 +208,9 @@ def test_pieces_of_host_simulators(slow, changes, pieces):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
-def test_pieces_of_a_game_have_no_workers(tmp_path):
+def test_pieces_of_a_game_have_no_workers(tmp_path, measure):
     config = Config().replace(**SMALL | {"env.name": f"unity/{make_player(tmp_path)}"})
-    result = purejaxppo.anatomy(config.replace(env={"num_envs": 2}), quiet=True, seconds=1)
+    result = measure(config.replace(env={"num_envs": 2}))
     assert names(result) == ("simulator", "transfer to the program", *OF_PPO)
     with pytest.raises(ValueError, match="is one game per environment"):
         purejaxppo.anatomy(config, workers=[2], quiet=True)

@@ -85,7 +85,6 @@ def test_each_update_uses_the_curriculum_value_at_its_progress(make_config, rand
     assert chunk._cache_size() == 1
 
 
-@pytest.mark.usefixtures("optimized")
 def test_a_run_with_a_curriculum_resumes_exactly(make_config):
     config = make_config(
         env={**PENDULUM, "curriculum": {"m": "0.5 to 1.0 until 0.8"}, "randomize": {"g": 0.1}},

@@ -249,7 +249,6 @@ def test_invalid_randomization_gets_a_one_sentence_error(fields, name, message):
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("optimized")
 def test_a_run_with_domain_randomization_resumes_exactly(make_config):
     config = make_config(
         env={"name": PENDULUM, "randomize": {"m": 0.3, "l": 0.2}, "max_episode_steps": 7}

@@ -132,7 +132,7 @@ def test_checkpoint_of_0_2_with_fewer_than_sixteen_starts_is_restored(
     [
         ("checkpoints", "nr_inodes=60"),
         pytest.param("tensorboard", "size=8k", marks=pytest.mark.full),
-        pytest.param(".", "size=400k", marks=pytest.mark.full),
+        pytest.param(".", "size=400k", marks=pytest.mark.slow),
     ],
 )
 def test_a_full_disk_ends_a_run_with_a_one_sentence_error(folder, options, config_file):

@@ -158,7 +158,6 @@ def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("optimized")
 def test_a_run_with_every_extra_resumes_exactly(config_file):
     """Stop after half of the updates, because the curriculum depends on progress."""
     config_file.write_text(EXTRAS)
@@ -433,7 +432,7 @@ def test_a_short_run_saves_once_and_a_longer_one_at_every_tenth(
         return save(run)
 
     monkeypatch.setattr(Training, "save", saved)
-    assert train(config_file, "--run_dir", "run") == 0
+    assert train(config_file, "--run_dir", "run", "--eval.num_episodes", 0) == 0
     assert made == saves
 
 
@@ -441,6 +440,7 @@ def test_a_run_on_a_full_disk_is_saved_and_the_same_command_resumes(
     config_file, monkeypatch, capsys
 ):
     command = ["--config", "small.yaml", "--run_dir", "run", "--checkpoint.interval", "1024"]
+    command += ["--eval.num_episodes", "0"]
     write, close, closed = CsvLogger.write, Programs.close, []
 
     def full(logger, rows):

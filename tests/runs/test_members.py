@@ -60,7 +60,7 @@ def trained(programs, updates=4):
     return np.concatenate(leaves, axis=1), np.asarray(returns).reshape(leading, -1)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.full), 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_each_agent_of_a_batch_equals_the_agent_trained_alone(make_config, devices):
     config = small_config(make_config, eval={"num_episodes": 3})
     members = [

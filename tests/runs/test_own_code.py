@@ -14,6 +14,7 @@ from purejaxppo import restore
 from purejaxppo.config import copies
 from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import imports
+from purejaxppo.sweep import packing
 
 MINE = """
 import json
@@ -189,6 +190,7 @@ def test_a_run_is_evaluated_elsewhere_in_a_new_process(other_folder):
 @pytest.mark.full
 def test_a_sweep_keeps_its_own_copies(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(packing, "measure", lambda setup, size: size * 1e3)
     write(tmp_path)
     from purejaxppo.sweep.__main__ import main
 

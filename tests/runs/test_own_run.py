@@ -18,7 +18,6 @@ from purejaxppo.export import __main__ as export
 from purejaxppo.export import player
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.folder import steps_of
-from purejaxppo.sweep.__main__ import main as sweep
 
 OWN = """
 from support.own_code import Dense, Walk, next_position
@@ -31,7 +30,7 @@ eval: {num_episodes: 2}
 checkpoint: {interval: 1}
 logging: {tensorboard: false}
 num_shards: 1
-total_timesteps: 1024
+total_timesteps: 512
 """
 
 
@@ -92,17 +91,3 @@ def test_a_policy_is_exported_without_its_custom_code(folder):
     obs = np.linspace(-1, 1, 6, dtype=np.float32)[:, None]
     action = restore("run").controller()(None, obs)
     np.testing.assert_array_equal(np.ravel([played(row[None])[0] for row in obs]), np.ravel(action))
-
-
-@pytest.mark.full
-def test_a_sweep_over_a_loss_coefficient_is_one_program(folder, capsys):
-    words = ["--config", "own.yaml", "--grid", "ppo.term_coefs=[0.0],[5.0]", "--run_dir", "swept"]
-    assert sweep([*words, "--total_timesteps", "512"]) == 0
-    assert "2 settings x 1 seeds in 1 program\n" in capsys.readouterr().out
-    (run,) = Path("swept").glob("rounds/000/group-*/batch-000")
-    with (run / "metrics.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    errors = [
-        float(row["losses/next_position"]) for row in rows if row["update"] == rows[-1]["update"]
-    ]
-    assert errors[1] < errors[0]  # the loss with the larger coefficient is learned

@@ -15,6 +15,7 @@ from support.trees import assert_same
 from purejaxppo import Setting, Sweep, evaluate, load, load_config, restore, sweep
 from purejaxppo.config.files import read_yaml
 from purejaxppo.sweep import __main__ as sweep_command
+from purejaxppo.sweep import packing
 from purejaxppo.sweep.library import grid_texts, space_text
 from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform, load_ranges, parse_grid
 
@@ -28,6 +29,14 @@ SMALL = {
     "num_seeds": 2,
 }
 GRID = {"ppo": {"gamma": [0.5, 0.9]}, "network.hidden": [[4], [3, 3]]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_agents():
+    """Assume that an agent takes a kilobyte instead of measuring compiled programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "measure", lambda setup, size: size * 1e3)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -204,11 +213,11 @@ def test_a_population_is_a_table_of_its_last_numbers():
 
 @pytest.mark.full
 def test_a_random_search_takes_ranges_as_a_mapping_and_prints_without_quiet(capsys):
-    space = {"ppo": {"gamma": {"uniform": [0.5, 0.9]}}, "ppo.num_epochs": {"choice": [1, 2]}}
-    table = swept(search="random", search_space=space, num_trials=3, quiet=False, run_dir="random")
-    assert len(table) == 3 and "3 settings x 2 seeds in" in capsys.readouterr().out
+    space = {"ppo": {"gamma": {"uniform": [0.5, 0.9]}}}
+    table = swept(search="random", search_space=space, num_trials=2, quiet=False, run_dir="random")
+    assert len(table) == 2 and "2 settings x 2 seeds in" in capsys.readouterr().out
     assert all(0.5 <= s.config.ppo.gamma <= 0.9 for s in table)
-    quiet = swept(search="random", search_space=space, num_trials=3, run_dir="random")
+    quiet = swept(search="random", search_space=space, num_trials=2, run_dir="random")
     assert repr(quiet) == repr(table) and capsys.readouterr().out == ""
 
 

@@ -176,15 +176,10 @@ def small_agents(monkeypatch):
 
 
 @pytest.mark.full
-def test_a_small_memory_budget_makes_more_batches_with_the_same_results(
-    finished_sweep, small_agents, config_file, capsys
-):
+def test_a_memory_budget_below_the_smallest_batch_is_an_error(small_agents, config_file, capsys):
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
     error = capsys.readouterr().err
     assert "2 agents need 0.002 GB of device memory, but the budget is 0.001 GB" in error
-    assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.0041) == 0
-    assert json.loads(Path("none/rounds/000/group-000/batches.json").read_text()) == [4, 4]
-    assert same_results("none", finished_sweep)
 
 
 def same_results(one, other):
@@ -216,7 +211,6 @@ def test_the_memory_of_a_batch_of_agents_is_measured(config_file, capsys):
     capsys.readouterr()
     assert sweep(config_file, *flags, "none", "--memory_gb", needed / 4e9) == 2
     assert "Increase --memory_gb" in capsys.readouterr().err
-    assert sweep(config_file, *flags, "none", "--memory_gb", 1) == 0
 
 
 @pytest.mark.toy
@@ -259,8 +253,8 @@ def test_free_memory_respects_the_limit_of_a_container(tmp_path, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
-def test_a_killed_sweep_resumes(config_file, tmp_path):
-    longer = ["--total_timesteps", "30000", "--checkpoint.interval", "2000"]
+def test_a_killed_sweep_resumes(config_file, tmp_path, capsys):
+    longer = ["--total_timesteps", "20000", "--checkpoint.interval", "1000"]
     flags = ["--config", str(config_file), "--grid", RATES, "--num_seeds", "2", *longer]
     command = [sys.executable, "-m", "purejaxppo.sweep", *flags, "--run_dir", "killed"]
     with (tmp_path / "log").open("w") as log:
@@ -273,8 +267,8 @@ def test_a_killed_sweep_resumes(config_file, tmp_path):
             time.sleep(0.1)
         process.kill()
         process.wait()
-    again = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
-    assert "resuming at" in again.stdout
+    assert sweep_command.main([*flags, "--run_dir", "killed"]) == 0
+    assert "resuming at" in capsys.readouterr().out
     assert sweep_command.main([*flags, "--run_dir", "whole"]) == 0
     assert [r["returns"] for r in table("killed")] == [r["returns"] for r in table("whole")]
 
@@ -299,8 +293,8 @@ def test_an_interrupted_sweep_reports_how_to_resume_and_resumes(
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
-def test_sigint_interrupts_a_sweep_process_which_then_resumes(config_file, tmp_path):
-    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "150000"]
+def test_sigint_interrupts_a_sweep_process_which_then_resumes(config_file, tmp_path, capsys):
+    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "100000"]
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *flags]
     process = subprocess.Popen(
         command,
@@ -317,15 +311,8 @@ def test_sigint_interrupts_a_sweep_process_which_then_resumes(config_file, tmp_p
     assert process.returncode == 130, rest
     assert "Run the same command to resume." in rest
     assert "Traceback" not in rest
-    again = subprocess.run(
-        [*command, "--devices", "1"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-    assert again.returncode == 0, again.stderr
-    assert "resuming at" in again.stdout
+    assert sweep_command.main([*flags, "--devices", "1"]) == 0
+    assert "resuming at" in capsys.readouterr().out
     assert len(table("runs/small-sweep")) == 2
 
 
@@ -633,11 +620,11 @@ def test_a_job_is_repeated_if_its_worker_dies(config_file, tmp_path, monkeypatch
     monkeypatch.setenv("DIES_ONCE", str(marker))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports `support`
     monkeypatch.setattr(slurm, "attempt", dies_once)
-    groups = [Group(str(tmp_path / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
+    groups = [Group(str(tmp_path / "g"), (config,))]
     options = {"cluster": "local", "timeout_min": 5}
-    assert slurm.launch(groups, tmp_path, options) == [0, 0]
+    assert slurm.launch(groups, tmp_path, options) == [0]
     assert marker.exists()
-    assert evaluate(restore(tmp_path / "g1" / "batch-000").member(0), 1).returns.shape == (1,)
+    assert evaluate(restore(tmp_path / "g" / "batch-000").member(0), 1).returns.shape == (1,)
 
 
 @pytest.mark.full
@@ -665,7 +652,7 @@ def test_the_slurm_launcher_without_slurm_is_an_error(config_file, capsys):
 
 TWO_NODES = """
 import sys, threading, time
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
@@ -674,30 +661,25 @@ from purejaxppo.config.schema import Config
 from purejaxppo.sweep.launchers.ray import launch
 from purejaxppo.sweep.packing import Group
 folder = Path(sys.argv[1])
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-second = cluster.add_node(num_cpus=1)
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+first = cluster.add_node(num_cpus=1)
 ray.init(address=cluster.address)
 assert len(ray.nodes()) == 2
-changes = {"total_timesteps": 400_000, "devices": 1, "checkpoint.interval": 40_000}
+changes = {"total_timesteps": 400_000, "devices": 1, "checkpoint.interval": 10_000}
 config = load_config(folder / "small.yaml", changes)
-groups = [Group(str(folder / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
-def saved():
-    return all(
-        any(p.name.isdigit() for p in (folder / f"g{i}/batch-000/checkpoints").glob("*"))
-        for i in range(2)
-    )
-def kill():
-    for _ in range(1500):
-        if saved():
-            break
-        time.sleep(0.1)
-    cluster.remove_node(second, allow_graceful=False)
-    print("a node is gone", flush=True)
-killer = threading.Thread(target=kill)
-killer.start()
-codes = launch(groups, folder, {"num_cpus": 1})
-killer.join()
-print("codes", codes, flush=True)
+groups = [Group(str(folder / "g"), (config,))]
+def run():
+    print("codes", launch(groups, folder, {"num_cpus": 1}), flush=True)
+launched = threading.Thread(target=run)
+launched.start()
+for _ in range(1500):
+    if any(p.name.isdigit() for p in (folder / "g/batch-000/checkpoints").glob("*")):
+        break
+    time.sleep(0.1)
+cluster.remove_node(first, allow_graceful=False)
+print("a node is gone", flush=True)
+cluster.add_node(num_cpus=1)
+launched.join()
 ray.shutdown()
 cluster.shutdown()
 """
@@ -706,7 +688,7 @@ cluster.shutdown()
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
-def test_a_ray_cluster_repeats_the_jobs_of_a_lost_node(config_file, tmp_path):
+def test_a_ray_cluster_repeats_the_job_of_a_lost_node(config_file, tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", TWO_NODES, str(tmp_path)],
         capture_output=True,
@@ -716,11 +698,9 @@ def test_a_ray_cluster_repeats_the_jobs_of_a_lost_node(config_file, tmp_path):
         env={**os.environ, "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"},
     )
     assert "a node is gone" in run.stdout, run.stderr[-3000:]
-    assert "codes [0, 0]" in run.stdout, run.stderr[-3000:]
+    assert "codes [0]" in run.stdout, run.stderr[-3000:]
     assert "resuming at" in run.stdout + run.stderr
-    for i in range(2):
-        agent = restore(tmp_path / f"g{i}" / "batch-000", "last").member(0)
-        assert agent.env_steps > 390_000
+    assert restore(tmp_path / "g" / "batch-000", "last").member(0).env_steps > 390_000
 
 
 def test_a_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path, monkeypatch):

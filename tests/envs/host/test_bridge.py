@@ -387,7 +387,10 @@ def test_the_same_seed_gives_the_same_curve(finished, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["envpool/Hopper-v5", "gymnasium/CartPole-v1"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("envpool/Hopper-v5", marks=pytest.mark.slow), "gymnasium/CartPole-v1"],
+)
 def test_the_same_seed_gives_the_same_curve_with_robots_and_workers(name, tmp_path):
     config = write(tmp_path / "small.yaml", name, episodes=2)
     for run in ("one", "two"):

@@ -425,7 +425,13 @@ def test_physical_parameters_are_traced(name, key):
 
 
 @FULL
-@pytest.mark.parametrize("changed", ["network: {rnn: gru}", "env: {obs_indices: [0, 1]}"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param("network: {rnn: gru}", marks=pytest.mark.slow),
+        "env: {obs_indices: [0, 1]}",
+    ],
+)
 def test_a_policy_with_partial_observations_or_a_memory_gets_no_report(changed, tmp_path, capsys):
     section, _, rest = changed.partition(": ")
     sections = {
