@@ -197,9 +197,10 @@ def write(program: Program, path: Path) -> None:
     header = {"format": FORMAT, **program._asdict()}
     del header["constants"], header["initial_carry"]
     encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    carry = {f"carry.{i}": x for i, x in enumerate(program.initial_carry)}
+    arrays: dict[str, Any] = {HEADER: encoded, **program.constants}
+    arrays |= {f"carry.{i}": x for i, x in enumerate(program.initial_carry)}
     with path.open("wb") as file:
-        np.savez(file, **{HEADER: encoded}, **program.constants, **carry)
+        np.savez(file, **arrays)
 
 
 def _program(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Program:
