@@ -92,7 +92,7 @@ def run(command: EvaluateFlags, changes: Mapping[str, Any] = MappingProxyType({}
         report(agent, run_dir, command.seed, deterministic=not settings.stochastic)
     if command.render:
         print(f"writing a video of another episode to {command.render} ...", flush=True)
-        print(draw(agent, target, seed=command.seed, stochastic=settings.stochastic))
+        print(draw(agent, target, seed=command.seed, deterministic=not settings.stochastic))
     return 0
 
 

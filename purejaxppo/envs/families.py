@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.metadata import EntryPoint
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.installation import install, install_extra
@@ -51,37 +51,13 @@ ADAPTERS = {
 """Built-in families, and the modules of their declarations."""
 
 
-class MakeTask(Protocol):
-    """A function that creates one environment in JAX."""
-
-    def __call__(self, name: str, config: EnvConfig, /) -> BaseTask | Task | MultiTask:
-        """Create a task; `name` is without the family.
-
-        Raises:
-            ValueError: an invalid option.
-        """
-
-
-class MakeBatch(Protocol):
-    """A function that creates a batch of host simulators."""
-
-    def __call__(
-        self,
-        name: str,
-        config: EnvConfig,
-        num_envs: int,
-        /,
-        *,
-        seed: int,
-        evaluation: bool,
-        render: bool,
-        first: int,
-    ) -> Any:
-        """Create an `Env` of `num_envs` rows; `name` is without the family. See `registry.make`.
-
-        Raises:
-            ValueError: an invalid option, or `num_envs` is not a multiple of the agents.
-        """
+MakeTask = Callable[[str, EnvConfig], BaseTask | Task | MultiTask]
+"""(name without the family, config) -> one environment in JAX. Raises ValueError for an invalid
+option."""
+MakeBatch = Callable[..., Any]
+"""(name without the family, config, num_envs, *, seed, evaluation, render, first) -> an `Env` of
+`num_envs` rows in host simulators; see `registry.make`. Raises ValueError for an invalid option, or
+if `num_envs` is not a multiple of the agents."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -296,8 +296,8 @@ def written_as(program: Program, path: Path, suffix: str) -> tuple[Play, str]:
 
         return play, "numpy"
     onnx_file.write(program, path)
-    session = onnx_file.Session(path)
-    return onnx_player(program, session.run), session.name
+    run, name = onnx_file.load(path)
+    return onnx_player(program, run), name
 
 
 def _flat_action(result: tuple[Any, Any]) -> tuple[list[np.ndarray], Any]:

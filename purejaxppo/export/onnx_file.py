@@ -188,27 +188,20 @@ FORMS: dict[str, Callable[..., str]] = {
 """Functions that add the nodes of operations without an equivalent single node."""
 
 
-class Session:
-    """Evaluates an ONNX file on a CPU with onnxruntime or, if missing, onnx's reference evaluator.
+def load(path: Path) -> tuple[Callable[[dict[str, np.ndarray]], list[np.ndarray]], str]:
+    """Load a file for a CPU in onnxruntime or, if missing, in onnx's reference evaluator.
 
-    Args:
-        path: path of the file.
+    Returns:
+        A function from inputs by name to the outputs in order, and the name of the runtime.
     """
+    session: Any
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        from onnx.reference import ReferenceEvaluator
 
-    def __init__(self, path: Path) -> None:
-        """Load the file."""
-        self._session: Any
-        try:
-            import onnxruntime
-        except ModuleNotFoundError:
-            from onnx.reference import ReferenceEvaluator
-
-            self._session, self.name = ReferenceEvaluator(str(path)), "onnx's reference evaluator"
-        else:
-            cpu = ["CPUExecutionProvider"]
-            self._session = onnxruntime.InferenceSession(str(path), providers=cpu)
-            self.name = "onnxruntime"
-
-    def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs, in order, for inputs by name."""
-        return list(self._session.run(None, inputs))
+        session, name = ReferenceEvaluator(str(path)), "onnx's reference evaluator"
+    else:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        name = "onnxruntime"
+    return lambda inputs: list(session.run(None, inputs)), name

@@ -38,14 +38,15 @@ def save(agent: Agent, path: Path) -> None:
     header = {
         "format": FORMAT,
         "version": __version__,
-        "config": plain(agent.config),
-        "members": [plain(member) for member in agent.members],
+        "config": as_text(as_data(agent.config)),
+        "members": [as_text(as_data(member)) for member in agent.members],
         "env_steps": int(agent.env_steps),
         "member_steps": [int(steps) for steps in agent.member_steps],
     }
     encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    named: dict[str, Any] = {HEADER: encoded, **arrays}
     with atomic_write(path) as partial, partial.open("wb") as file:
-        np.savez(file, **{HEADER: encoded}, **arrays)
+        np.savez(file, **named)
 
 
 def load(path: Path, overrides: Mapping[str, Any]) -> Agent:
@@ -60,12 +61,6 @@ def load(path: Path, overrides: Mapping[str, Any]) -> Agent:
     leaves = [jax.device_put(arrays[name]) for name in named_leaves(shapes)]
     state = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return Agent(config, state, header["env_steps"], members, tuple(header["member_steps"]))
-
-
-def plain(config: Config) -> dict[str, Any]:
-    """Return a config as data for JSON."""
-    data: dict[str, Any] = as_text(as_data(config))
-    return data
 
 
 def config_of(data: Mapping[str, Any], overrides: Mapping[str, Any], path: Path) -> Config:

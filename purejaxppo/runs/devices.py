@@ -18,16 +18,6 @@ STARTING = threading.Lock()
 """Lock for the start of JAX: the first of two runs in threads sets the devices of the process."""
 
 
-def devices_by_process(*, calls_lapack: bool = False) -> list[list[jax.Device]]:
-    """Return the devices of each process. Starts JAX as `check_platforms` does.
-
-    Raises:
-        ValueError: see `check_platforms` and `processes.devices`.
-    """
-    check_platforms(calls_lapack=calls_lapack)
-    return processes.devices()
-
-
 def check_platforms(*, calls_lapack: bool = False) -> None:
     """Check that JAX finds the devices of JAX_PLATFORMS and can use them.
 
@@ -88,7 +78,8 @@ def start_jax(setup: Setup, place: places.Place = places.ALONE) -> list[jax.Devi
     num_devices = config.devices if place == places.ALONE else min(config.devices, cpu_cores())
     with STARTING:
         use_cpu_cores(num_devices or place.cores, calls_host=setup.on_host)
-        by_process = devices_by_process(calls_lapack=setup.calls_lapack)
+        check_platforms(calls_lapack=setup.calls_lapack)
+        by_process = processes.devices()
     if config.devices > len(by_process[0]):
         raise ValueError(
             f"devices = {config.devices}: JAX finds only {len(by_process[0])}. Use devices = 0 for "

@@ -43,8 +43,11 @@ def ratings(score: np.ndarray) -> Ratings:
     Reference: Bradley & Terry 1952, https://doi.org/10.2307/2334029. Existence of the maximum: Ford
     1957, https://doi.org/10.2307/2308513.
     """
+    from scipy.sparse.csgraph import connected_components
+
     games = score + score.T
-    bounded = _connected(score > 0)
+    # The maximum exists if a chain of wins leads from each player to each other player.
+    bounded = bool(connected_components(score > 0, connection="strong")[0] == 1)
     if not bounded:
         score, games = score + 0.5 * (games > 0), games + (games > 0)
     strength = np.zeros(len(score))
@@ -60,14 +63,6 @@ def ratings(score: np.ndarray) -> Ratings:
             break
     error = np.sqrt(np.diag(np.linalg.inv(information)))
     return Ratings(POINTS * strength, POINTS * np.concatenate([[0.0], error]), bounded)
-
-
-def _connected(beats: np.ndarray) -> bool:
-    """Return True if a chain of wins leads from each player to each other player."""
-    reach = beats | np.eye(len(beats), dtype=bool)
-    for _ in range(len(beats)):
-        reach = reach @ reach
-    return bool(reach.all())
 
 
 def table(names: Sequence[str], ratings: Ratings, score: np.ndarray) -> list[dict[str, str]]:

@@ -106,19 +106,16 @@ def add_step(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
         row: result of the step.
     """
     returns = jnp.where(row.out.diverged, jnp.nan, row.episode_return)
+    metrics = None
+    if first.metrics is not None and row.episode_metrics is not None:
+        reduced = row.episode_metrics.reduced
+        metrics = jnp.where(first.finished[:, None], first.metrics, reduced)
     return FirstEpisodes(
         finished=first.finished | row.finished,
         returns=jnp.where(first.finished, first.returns, returns),
         lengths=jnp.where(first.finished, first.lengths, row.episode_length),
-        metrics=_with_metrics(first, row),
+        metrics=metrics,
     )
-
-
-def _with_metrics(first: FirstEpisodes, row: StepRow) -> Array | None:
-    """Return the metrics of the first episodes after a step."""
-    if first.metrics is None or row.episode_metrics is None:
-        return None
-    return jnp.where(first.finished[:, None], first.metrics, row.episode_metrics.reduced)
 
 
 def run_episodes(

@@ -361,7 +361,7 @@ def video(
     check_target(path)
     one.check_single("video", "this run", "agent.member(i)")
     one = one.with_env(env, **changes)
-    draw(one, path, seed=seed, stochastic=None if deterministic is None else not deterministic)
+    draw(one, path, seed=seed, deterministic=deterministic)
     return path
 
 

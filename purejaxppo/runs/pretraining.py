@@ -76,14 +76,11 @@ def load_teacher(config: Config, student: Policy) -> Agent:
             f"settings of a sweep). Use a run with one seed."
         )
     actor = teacher.policy
-    spaces = {
-        "observation": (actor.observation, student.observation),
-        "action": (actor.action, student.action),
-    }
-    if share_vector(actor, student):
-        del spaces["observation"]
-    for name, (teacher_space, student_space) in spaces.items():
-        if teacher_space != student_space:
+    for name, teacher_space, student_space, may_differ in (
+        ("observation", actor.observation, student.observation, share_vector(actor, student)),
+        ("action", actor.action, student.action, False),
+    ):
+        if teacher_space != student_space and not may_differ:
             raise ValueError(
                 f"pretrain.teacher = {folder}: the teacher's {name} space is {teacher_space}, but "
                 f"the student's is {student_space}. They must be equal. Observations may also be "

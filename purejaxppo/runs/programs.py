@@ -296,20 +296,14 @@ def member_hyperparams(setup: Setup) -> Hyperparams:
     return hp
 
 
-def evaluation_key(key: Key, update: Array | int) -> Key:
-    """Return the key of the evaluation after `update` updates of a run with this key."""
-    return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
-
-
 @jax.jit
-def _evaluation_keys(keys: Key, update: Array) -> Key:
-    return jax.vmap(evaluation_key, (0, None))(keys, update)
-
-
 def evaluation_keys(keys: Key, update: int) -> Key:
     """Return each agent's key [M] of the evaluation after `update` updates."""
-    eval_keys: Key = _evaluation_keys(keys, np.int32(update))
-    return eval_keys
+
+    def of_run(key: Key) -> Key:
+        return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
+
+    return jax.vmap(of_run)(keys)
 
 
 def select_better(better: Array, best: Any, new: Any) -> Any:

@@ -33,14 +33,16 @@ class Recorded(NamedTuple):
     agents: int
 
 
-def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | None = None) -> str:
+def draw(
+    agent: Agent, path: str | Path, *, seed: int = 0, deterministic: bool | None = None
+) -> str:
     """Write a video of one episode.
 
     Args:
         agent: one agent.
         path: path of the file. The suffix selects the format.
         seed: seed of the episode.
-        stochastic: True to sample actions; None for the setting of the run's evaluations.
+        deterministic: False to sample actions; None for the setting of the run's evaluations.
 
     Returns:
         A line that describes the video.
@@ -48,7 +50,6 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     Raises:
         ValueError: see `video.record`.
     """
-    deterministic = None if stochastic is None else not stochastic
     recorder = Recorder(agent.config, agent.policy, seed, deterministic=deterministic)
     try:
         return recorder.write(agent.state, path, conditions=describe(agent.conditions))

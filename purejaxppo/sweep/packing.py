@@ -24,7 +24,7 @@ from purejaxppo.runs.failures import OutOfMemoryError
 from purejaxppo.runs.folder import CONFIG, run_folder, steps_of
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.population import AddPopulation, Rules, population_functions, short_interval
-from purejaxppo.runs.programs import MakeTrainFunctions, Programs, ppo_functions, without_hang
+from purejaxppo.runs.programs import Programs, ppo_functions, without_hang
 from purejaxppo.runs.resume import with_old_rules
 from purejaxppo.runs.session import execute
 from purejaxppo.runs.training import Training, open_training
@@ -237,18 +237,14 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
                 )
         setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)
-        programs = without_hang(Programs(setup, functions_of(rules)))
+        functions = ppo_functions if rules is None else population_functions(rules)
+        programs = without_hang(Programs(setup, functions))
         run = open_training(programs, folder, console)
         if run.finished:
             console.print_line(f"{short_path(folder)} is finished already")
             run.close()
             return 0
         return train_agents(run, rules)
-
-
-def functions_of(rules: Rules | None) -> MakeTrainFunctions:
-    """Return the factory of the functions that a batch compiles."""
-    return ppo_functions if rules is None else population_functions(rules)
 
 
 def train_agents(run: Training, rules: Rules | None) -> int:

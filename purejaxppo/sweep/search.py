@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from purejaxppo.config.installation import require
 from purejaxppo.config.schema import TUNABLE
@@ -22,30 +22,11 @@ MAX_INVALID = 100
 Scored = Sequence[tuple[Values, float]]
 
 
-class Search(Protocol):
-    """Interface of a search method."""
+NextRound = Callable[[Scored, Sequence[Values] | None], list[Values]]
+"""(scored, known) -> settings of the next round; [] when the search is over.
 
-    def next(self, scored: Scored, known: Sequence[Values] | None) -> list[Values]:
-        """Return the settings of the next round; [] when the search is over.
-
-        Args:
-            scored: all settings so far with their scores; NaN without evaluation.
-            known: saved settings of this round if the sweep is resumed; None otherwise.
-        """
-        ...
-
-
-class Fixed:
-    """A fixed list of settings, trained in one round."""
-
-    def __init__(self, settings: Sequence[Values]) -> None:
-        """Store the settings."""
-        self._settings = list(settings)
-
-    def next(self, scored: Scored, known: Sequence[Values] | None) -> list[Values]:
-        """Return all settings in the first round."""
-        del known
-        return [] if scored else self._settings
+scored: all settings so far with their scores; NaN without evaluation.
+known: saved settings of this round if the sweep is resumed; None otherwise."""
 
 
 class Optuna:

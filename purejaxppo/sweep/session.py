@@ -26,7 +26,7 @@ from purejaxppo.sweep.flags import WHERE, check_flags
 from purejaxppo.sweep.launchers import launcher
 from purejaxppo.sweep.packing import Group, group_up, one_shard
 from purejaxppo.sweep.scores import Result
-from purejaxppo.sweep.search import Fixed, Optuna, Search, rules_of
+from purejaxppo.sweep.search import NextRound, Optuna, rules_of
 from purejaxppo.sweep.search_space import Values
 
 FILES = ("results.csv", "sweep.png", "best.yaml", SWEEP)
@@ -99,25 +99,32 @@ def with_code(members: Sequence[Config], folder: Path, command: SweepFlags) -> l
     return [with_copies(member, files_of(folder, command)) for member in members]
 
 
-def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Values]]:
+def search_of(command: SweepFlags, config: Config) -> tuple[NextRound, list[Values]]:
     """Return the search, and the settings that are known before training.
+
+    Known settings are trained in one round.
 
     Raises:
         ValueError: the grid or the search space is invalid.
     """
     if command.search == "grid":
         known = search_space.grid_settings(search_space.parse_grid(command.grid, config))
-        return Fixed(known), known
+        return one_round(known), known
     ranges = search_space.load_ranges(command.search_space, config)
     if command.search == "random":
         known = search_space.random_settings(ranges, command.num_trials, config.seed)
-        return Fixed(known), known
+        return one_round(known), known
 
     def check(setting: Values) -> None:
         search_space.apply(config, setting)
 
     size, seed = command.optuna_batch, config.seed
-    return Optuna(ranges, command.num_trials, size, seed, check), []
+    return Optuna(ranges, command.num_trials, size, seed, check).next, []
+
+
+def one_round(settings: Sequence[Values]) -> NextRound:
+    """Return a search that trains all settings in the first round."""
+    return lambda scored, known: [] if scored else list(settings)
 
 
 def check_members(members: Sequence[Config], command: SweepFlags) -> None:
@@ -177,13 +184,13 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
     write_whole(path, dump(new))
 
 
-def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list[Values]]:
+def rounds(search: NextRound, results: list[Result], folder: Path) -> Iterator[list[Values]]:
     """Yield the settings of each round. Rounds of an interrupted sweep come first."""
     index = 0
     while True:
         path = folder / "rounds" / f"{index:03d}" / "settings.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        settings = search.next([(r.setting, r.score) for r in results], known)
+        settings = search([(r.setting, r.score) for r in results], known)
         if not settings:
             return
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,12 +39,12 @@ def font(size: int) -> Any:
 class Canvas:
     """Draws in pixels of the final frame, or in world units after `view`."""
 
-    def __init__(self, height: int, width: int, background: tuple = PAPER) -> None:
+    def __init__(self, height: int, width: int) -> None:
         """Start with an empty frame."""
         from PIL import Image, ImageDraw
 
         self.height, self.width = height, width
-        self.image = Image.new("RGB", (2 * width, 2 * height), background)
+        self.image = Image.new("RGB", (2 * width, 2 * height), PAPER)
         self.pen = ImageDraw.Draw(self.image)
         self.view((width / 2, height / 2), 1.0, flip=False)
 

@@ -86,8 +86,7 @@ def record(
     if not states:
         raise ValueError(f"cannot write {path}: `states` is empty. Pass the states of an episode.")
     gif = path.suffix.lower() == ".gif"
-    rate = _frame_rate(task)
-    stride, rate = _pace(rate, len(states), gif=gif)
+    stride, rate = _pace(max(SLOWEST, float(task.frame_rate)), len(states), gif=gif)
     steps = [*range(0, len(states) - 1, stride), len(states) - 1]
     height, width = (GIF_HEIGHT, GIF_WIDTH) if gif else (HEIGHT, WIDTH)
     drawn = _draw(task, [states[step] for step in steps], height, width)
@@ -111,11 +110,6 @@ def frames(
 def _draw(task: Any, states: list[Any], height: int, width: int) -> Iterator[np.ndarray]:
     inner = [task.unwrap(state) for state in states]
     return task.draw(inner, height=height, width=width)
-
-
-def _frame_rate(task: Any) -> float:
-    """Return the number of states per second, at least `SLOWEST`."""
-    return max(SLOWEST, float(task.frame_rate))
 
 
 def _pace(rate: float, count: int, *, gif: bool) -> tuple[int, float]:

@@ -38,7 +38,7 @@ def test_an_unusable_gpu_gets_a_one_sentence_error(message, sentence, monkeypatc
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setattr(jax, "devices", fails_with(message))
     with pytest.raises(ValueError, match=sentence):
-        devices.devices_by_process()
+        devices.check_platforms()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -727,12 +727,7 @@ def test_a_sweep_stores_settings_and_fields_of_custom_code_as_their_text(tmp_pat
     (tmp_path / "sweep").mkdir()
     session.record(tmp_path / "sweep", SweepFlags(), config)
     session.record(tmp_path / "sweep", SweepFlags(), config)  # unchanged: it continues
-
-    class Once:
-        def next(self, scored, known):
-            return [] if scored else [{"ppo.objective": code}]
-
-    found = session.rounds(Once(), [], tmp_path)
+    found = session.rounds(session.one_round([{"ppo.objective": code}]), [], tmp_path)
     assert next(found) == [{"ppo.objective": "mine.py:loss"}]
     stored = json.loads((tmp_path / "rounds" / "000" / "settings.json").read_text("utf-8"))
     assert stored == [{"ppo.objective": "mine.py:loss"}]

@@ -132,11 +132,14 @@ def make(
 
     def make_pool(count: int, update: int) -> EnvPool:
         first_seed = seed_at(seed, update) * SEED_STRIDE + first
-        seeds = _seeds(first_seed + (SEED_STRIDE // 2 if evaluation else 0), count)
+        first_seed += SEED_STRIDE // 2 if evaluation else 0
+        seeds = [s % 2**31 for s in range(first_seed, first_seed + count)]
         return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, native, of_task)
 
     if render:
-        options |= _render_settings(name)
+        if _module(name).startswith("envpool.mujoco"):
+            _check_opengl()
+        options |= RENDER_SETTINGS
     env = HostEnv(
         make_pool,
         observation,
@@ -188,22 +191,6 @@ def _form(native_space: Any, space: spaces.Space) -> Any:
     (leaf,) = spaces.leaves(space)
     start = int(native_space.start) if isinstance(space, spaces.Discrete) else 0
     return NativeArray(space, leaf.shape, leaf.dtype, start)
-
-
-def _render_settings(name: str) -> Options:
-    """Return the settings of a pool that renders frames.
-
-    Raises:
-        ValueError: a MuJoCo task, and OpenGL is missing.
-    """
-    if _module(name).startswith("envpool.mujoco"):
-        _check_opengl()
-    return RENDER_SETTINGS
-
-
-def _seeds(first: int, count: int) -> list[int]:
-    """Return `count` consecutive seeds from `first`, within 31 bits."""
-    return [int(s) for s in (first + np.arange(count)) % 2**31]
 
 
 def _frame_rate(name: str, settings: Options) -> float:

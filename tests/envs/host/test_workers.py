@@ -369,8 +369,8 @@ def test_an_error_is_reported_with_its_traceback(fault, kind):
         # In the constructor all workers fail, and any may report first.
         workers = 1 if fault == "init" else 2
         run(WorkerPool(example("Faulty", fault=fault), 4, num_workers=workers, kind=kind))
-    assert caught.value.worker == 0
-    assert caught.value.env_indices == ((0,) if fault == "init" else (1,))
+    env = 0 if fault == "init" else 1
+    assert str(caught.value).startswith(f"environment {env} (worker 0) ")
     assert "Traceback (most recent call last)" in str(caught.value)
     for part in RAISES[fault]:
         assert part in str(caught.value)
@@ -417,7 +417,6 @@ def test_a_hang_is_reported_within_the_timeout_with_its_location(kind):
         run(pool)
     assert "within 0.5 s" in str(it.value)
     assert "in misbehave" in str(it.value)
-    assert it.value.env_indices == (2, 3)
     assert time.monotonic() - start < (4 if kind == "process" else 8)
 
 
@@ -441,7 +440,6 @@ def test_a_worker_that_dies_is_reported_immediately(fault, parts):
     with pytest.raises(WorkerError, match=r"worker 0 \(environments 0 to 1\)") as caught:
         run(pool)
     assert time.monotonic() - start < 5
-    assert (caught.value.worker, caught.value.env_indices) == (0, (0, 1))
     for part in parts:
         assert part in str(caught.value)
 

@@ -60,12 +60,6 @@ BOOT_CODE = (
 class WorkerError(RuntimeError):
     """An environment raised an error or timed out, or its worker ended."""
 
-    def __init__(self, message: str, worker: int, env_indices: tuple[int, ...]) -> None:
-        """Store the message, the worker and its environments."""
-        super().__init__(message)
-        self.worker = worker
-        self.env_indices = env_indices
-
 
 class Handle:
     """The parent's side of a worker; base class of processes and threads."""
@@ -103,18 +97,18 @@ class Handle:
         if reply.is_config_error:
             raise ValueError(reply.summary)
         message = f"environment {reply.env} (worker {self.index}) {reply.summary}"
-        raise WorkerError(f"{message}\n\n{reply.trace}", self.index, (reply.env,))
+        raise WorkerError(f"{message}\n\n{reply.trace}")
 
     def exit_error(self, phase: str) -> WorkerError:
         """Return the error for a worker that has ended."""
         message = f"{self} {self.describe_exit()} while it was supposed to {phase}"
-        return WorkerError(f"{message}{self.crash_stack()}", self.index, self.envs)
+        return WorkerError(f"{message}{self.crash_stack()}")
 
     def timeout_error(self, phase: str, seconds: float) -> WorkerError:
         """Kill a worker that was too slow, and return the error."""
         message = f"{self} did not {phase} within {seconds:g} s. Its stack:\n{self.stack()}"
         self.kill()
-        return WorkerError(message, self.index, self.envs)
+        return WorkerError(message)
 
     def alive(self) -> bool:
         """Return True while the worker runs."""
@@ -438,9 +432,7 @@ class WorkerPool:
         for worker, info in zip(self._workers, replies, strict=True):
             if info != self.info:
                 raise WorkerError(
-                    f"the spaces or time limit of {worker} differ from those of worker 0: {info}",
-                    worker.index,
-                    worker.envs,
+                    f"the spaces or time limit of {worker} differ from those of worker 0: {info}"
                 )
         shape = metrics_shape(metrics, self.info.team)
         layout = self.observation, self.action, self.num_envs, shape
