@@ -1,5 +1,7 @@
 """The tutorials: every command and program runs in order in an empty folder."""
 
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -44,7 +46,7 @@ def commands(page, name):
 
 
 class Reader:
-    """Runs blocks in a folder, with `purejaxppo` and `python` of this checkout."""
+    """Runs blocks in a folder, in processes with `purejaxppo` and `python` of this checkout."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -71,6 +73,10 @@ class Reader:
         if named := re.match(r"# (\w+\.py)\n", text):
             (self.folder / named[1]).write_text(text)
             return ""
+        return self.run_program(language, text)
+
+    def run_program(self, language, text):
+        """Run a block of the shell or of Python, and return its output."""
         words = ["sh", "-e", "-c", text] if language == "bash" else ["python", "-c", text]
         done = subprocess.run(
             words,
@@ -84,9 +90,33 @@ class Reader:
         return done.stdout
 
 
+class QuickReader(Reader):
+    """Runs blocks in this process. Its current folder must be the folder of the blocks."""
+
+    def run_program(self, language, text):
+        """Call the program of each command, or execute Python."""
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            if language == "python":
+                exec(text, {})
+            else:
+                for line in text.replace("\\\n", " ").splitlines():
+                    program, *words = shlex.split(line, comments=True)
+                    assert program == "purejaxppo" and main(words) == 0, line
+        return out.getvalue()
+
+
 @pytest.fixture
 def reader(tmp_path):
     return Reader(tmp_path)
+
+
+@pytest.fixture
+def quick_reader(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield QuickReader(tmp_path)
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 def number(text, pattern):
@@ -98,25 +128,25 @@ def number(text, pattern):
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_own_environment")
-def test_the_environment_tutorial_learns_and_renders(reader):
+def test_the_environment_tutorial_learns_and_renders(quick_reader):
     shorter = {"500_000": "300_000", "100_000": "20_000", "episodes 100": "episodes 10"}
-    *_, evaluated, drawn, used = printed = reader.follow(ENVIRONMENT, **shorter)[:7]
+    *_, evaluated, drawn, used = printed = quick_reader.follow(ENVIRONMENT, **shorter)[:7]
     assert "an environment in JAX" in printed[0]
     assert number(evaluated + drawn, "episodes: return") > 85
-    assert (reader.folder / "walk.gif").stat().st_size > 1000
+    assert (quick_reader.folder / "walk.gif").stat().st_size > 1000
     assert number(used, "distance from the goal") < 0.3
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_network_and_loss")
-def test_the_network_and_loss_tutorial_trains_and_sweeps(reader):
+def test_the_network_and_loss_tutorial_trains_and_sweeps(quick_reader):
     shorter = {r"\b20_000": "4_096", "50_000": "8_192"}
     shorter["purejaxppo train"] = "purejaxppo train --eval.num_episodes 0"
-    printed = "".join(reader.follow(NETWORK, **shorter))
+    printed = "".join(quick_reader.follow(NETWORK, **shorter))
     assert number(printed, "at first,") < number(printed, "error of the prediction:")
-    assert (reader.folder / "runs/net128/code").is_dir()
-    assert (reader.folder / "policy.npz").is_file()
+    assert (quick_reader.folder / "runs/net128/code").is_dir()
+    assert (quick_reader.folder / "policy.npz").is_file()
 
 
 @pytest.mark.full
