@@ -18,10 +18,10 @@ NOTEBOOKS = [
 
 
 SHORTER = {
-    **{"1_000_000": "30_000", "200_000": "8_192", "80_000": "8_192", "40_000": "8_192"},
+    **{"1_000_000": "30_000", "200_000": "8_192", "80_000": "8_192"},
     **{"-5, -1, 9": "-4, -2, 3", "num_seeds = 8": "num_seeds = 3", "episodes=100": "episodes=8"},
 }
-"""Numbers of steps, rates and seeds in tests, enough for the output of every cell."""
+"""Numbers of steps, rates, seeds and episodes in tests, enough for the output of every cell."""
 
 
 @pytest.mark.timeout(600)

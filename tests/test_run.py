@@ -390,7 +390,10 @@ def test_evaluation_settings_with_custom_code_are_equal_after_a_checkpoint():
     opponent = CodeRef("saved.py:saved", files={"saved.py": "/elsewhere/saved.py"})
     config = Config(eval=EvalConfig(options={"opponent": opponent}))
     counters = dataclasses.asdict(Progress(eval_settings=eval_settings(config)))
-    read = Progress(**json.loads(json.dumps(counters)))
+    read = Progress.read(json.loads(json.dumps(counters)))
     assert changes(read.eval_settings, eval_settings(config)) == ""
+    counters["eval_settings"]["eval.options"] = {"opponent": dataclasses.asdict(opponent)}
+    old = Progress.read(json.loads(json.dumps(counters)))  # as in version 0.3.0
+    assert changes(old.eval_settings, eval_settings(config)) == ""
     other = Config(eval=EvalConfig(options={"opponent": CodeRef("other.py:saved")}))
     assert "eval.options changes from" in changes(read.eval_settings, eval_settings(other))

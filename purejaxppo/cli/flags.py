@@ -68,7 +68,7 @@ class EvaluateFlags:
     """Sample actions. Without --stochastic and --deterministic, actions are chosen as in the run's
     evaluations."""
     deterministic: bool = False
-    """Take the modes of the distributions."""
+    """Take the mode of the distribution."""
     checkpoint: str = "best"
     """Checkpoint to load: best, last, or its number of environment steps."""
     member: int = setting(-1, low=-1)

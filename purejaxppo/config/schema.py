@@ -253,8 +253,8 @@ class NetworkConfig(Section):
     otherwise last."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Initial weights. orthogonal: gain sqrt(2), 0.01 for the policy's output and 1 for the
-    critic's (Saxe et al. 2013). lecun_normal: flax's default. Convolutions and recurrent cells
-    have initial weights of their own."""
+    critic's (Saxe et al. 2013). lecun_normal: flax's default. It does not apply to convolutions
+    and recurrent cells."""
     distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Code = setting(
         "gaussian", code=True
     )

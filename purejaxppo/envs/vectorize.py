@@ -166,14 +166,15 @@ class VectorEnv(Env):
     def step(self, key: Key, state: VectorState, action: EnvAction) -> tuple[VectorState, EnvStep]:
         """Step all environments with actions [N, ...]; see `Env`.
 
-        If the first observation of an episode has diverged, the next row resets again.
+        If the first observation of an episode has diverged, the next row resets again. Only
+        `reset` returns such observations unchanged.
         """
         next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         task, out = self._advance(step_key, state.task, action)
-        obs = select(state.done, fresh_obs, out.obs)
-        ok = bounded((jnp.where(state.done, 0.0, out.reward), obs))
-        diverged, valid = ~state.done & ~ok, ~state.done & ok
+        fresh_ok = bounded(fresh_obs)
+        ok = jnp.where(state.done, fresh_ok, bounded((out.reward, out.obs)))
+        valid = ~state.done & ok
         values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
@@ -183,13 +184,13 @@ class VectorEnv(Env):
             terminated=terminated,
             truncated=truncated,
             valid=valid,
-            diverged=diverged,
+            diverged=~ok,
             metrics=metrics.masked(values, valid),
         )
         state = state.replace(
             task=select(valid, task, fresh_task),
             place=select(valid, state.place, fresh_place),
-            done=terminated | truncated | (state.done & ~ok),
+            done=terminated | truncated | (~valid & ~fresh_ok),
             key=next_key,
         )
         return state, step

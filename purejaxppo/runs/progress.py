@@ -36,6 +36,7 @@ class Progress:
     def read(cls, saved: dict[str, Any]) -> "Progress":
         """Read the counters of a checkpoint. Version 0.2 lacks `eval_settings` and `unlogged`."""
         saved = {"eval_settings": {}, "unlogged": {}} | saved
+        saved["eval_settings"] = _with_code_as_text(saved["eval_settings"])
         return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
 
     def add(self, updates: int, env_steps: np.ndarray, seconds: float) -> None:
@@ -73,3 +74,12 @@ class Progress:
             return None
         metrics: Metrics = jax.tree.unflatten(jax.tree.structure(like), arrays)
         return metrics
+
+
+def _with_code_as_text(settings: Any) -> Any:
+    """Return settings with custom code as text, which version 0.3.0 stored as three fields."""
+    if not isinstance(settings, dict):
+        return settings
+    if settings.keys() == {"text", "object", "files"}:
+        return settings["text"]
+    return {name: _with_code_as_text(value) for name, value in settings.items()}

@@ -295,10 +295,11 @@ def setting_of(row: Mapping[str, str], folder: Path, run_of: Callable[[Path], Ru
     """
     names = list(row)
     keys = names[names.index("rank") + 1 : names.index("return_mean")]
-    # Up to version 0.3.0, the paths were absolute.
-    places = re.findall(r"rounds/\d+/group-\d+/batch-\d+|(?<![^/ ])population(?= |$)", row["runs"])
-    is_population = places[0] == "population"
     indices = [int(index) for index in row["indices"].split()]
+    is_population = row["runs"].endswith("population")
+    # Up to version 0.3.0, the paths were absolute.
+    batches = re.findall(r"rounds/\d+/group-\d+/batch-\d+", row["runs"])
+    places = ["population"] * len(indices) if is_population else batches
     runs = [(run_of(folder / place), index) for place, index in zip(places, indices, strict=True)]
     members = [run.members[index] for run, index in runs]
     first = replace(members[0], run_dir="", num_shards=0)
@@ -386,7 +387,7 @@ def sweep(
         }
         command = build(SweepFlags, {**given, **options})
         check_ranges(command, "")
-        folder = session.folder_of(command, full).absolute()  # custom code may change the folder
+        folder = session.folder_of(command, full).absolute()  # custom code may change directory
         code = session.sweep(command, full)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt

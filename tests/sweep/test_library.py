@@ -66,7 +66,7 @@ def test_a_table_has_a_row_per_setting_the_best_first(table):
 
 
 @pytest.mark.parametrize("before", ["", "/old place/runs/swept/"])
-def test_a_table_finds_its_runs_by_relative_paths_and_by_absolute_ones_of_0_2(table, before):
+def test_a_table_finds_its_runs_by_relative_paths_and_by_absolute_ones_of_0_3(table, before):
     Path("moved").mkdir()
     Path("moved/rounds").symlink_to(table.run_dir / "rounds")
     text = (table.run_dir / "results.csv").read_text()

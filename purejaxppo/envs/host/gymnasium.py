@@ -247,7 +247,8 @@ class Workers:
                 workers.close()
                 _read_info.cache_clear()
                 raise SimulatorError(
-                    f"{self.name}: the spaces have changed since they were read. Run it again."
+                    f"{self.name}: the spaces have changed since they were read. Run the "
+                    f"same command again."
                 )
             shape = metrics_shape(names, info.team)
             return CallbackPool(workers, info.observation, count, first, metrics=shape)

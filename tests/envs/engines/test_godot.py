@@ -130,7 +130,7 @@ def test_a_game_that_was_exported_again_is_read_again(tmp_path):
             env.close()
 
     assert reset("").shape == (2, 3)
-    with pytest.raises(SimulatorError, match=r"If you have changed the game, run it again\."):
+    with pytest.raises(SimulatorError, match=r"If you have changed the game, run the same"):
         reset("--obs=vectors")
     assert isinstance(reset("--obs=vectors"), dict)
 

@@ -116,7 +116,8 @@ def make(
                 forget_agents(launch)
                 raise EngineError(
                     "the agents or spaces of the game differ from those at its first start. If "
-                    "you have changed the game, run it again. Otherwise keep them the same."
+                    "you have changed the game, run the same command again. Otherwise, the game "
+                    "must start with the same agents and spaces every time."
                 )
         return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
 
