@@ -60,7 +60,7 @@ class Env:
 
     Next-step auto-reset: the step that ends an episode returns the true last observation. The next
     step ignores the action, returns the first observation of the next episode with reward 0, and is
-    not `valid`. If that observation has diverged, the step after it resets again.
+    not `valid`.
 
     Same-step reset: agents of Godot games start their next episode in the step that ends the last
     one. Where `at_once` is true, the row is `terminated`, `obs` is the first observation of the

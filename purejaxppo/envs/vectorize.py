@@ -111,29 +111,27 @@ class VectorEnv(Env):
         return state, cast_to_space(obs, self.spec.observation)
 
     def begin_rollout(self, state: VectorState, key: Key, progress: Scalar) -> VectorState:
-        """Sample the first states of the next episodes in this rollout."""
+        """Sample the first states of the next episodes in this rollout.
+
+        Where the new first observation has diverged, the old first state stays.
+        """
         del progress
         if self.fresh_every_step:
             return state
         key, start_key = jax.random.split(state.key)
         fresh = self._starts(start_key, self.fresh_per_rollout)
+        ok = bounded(fresh[1])
         if isinstance(state.turn, tuple):
-            return state.replace(fresh=fresh, key=key)
+            return state.replace(fresh=select(ok, fresh, state.fresh), key=key)
         first = state.turn * self.fresh_per_rollout
         places = (first + jnp.arange(self.fresh_per_rollout)) % self.num_starts
+        fresh = select(ok, fresh, jax.tree.map(lambda x: x[places], state.fresh))
         fresh = jax.tree.map(lambda old, new: old.at[places].set(new), state.fresh, fresh)
         return state.replace(fresh=fresh, turn=(state.turn + 1) % self.num_starts, key=key)
 
     def starts(self, state: VectorState) -> Starts:
         """Return the first observations of episodes until the next `begin_rollout`."""
-        return Starts(self._first_obs(state.fresh[1]), state.place)
-
-    def _first_obs(self, obs: Obs) -> Obs:
-        """Cast observations to their space, with zeros in place of numbers that have diverged.
-
-        Only first observations contain such numbers.
-        """
-        return cast_to_space(jax.tree.map(without_diverged, obs), self.spec.observation)
+        return Starts(cast_to_space(state.fresh[1], self.spec.observation), state.place)
 
     def _next(self, state: VectorState, key: Key) -> tuple[EnvState, Obs, Tree]:
         """Return (state, obs, place) [N, ...] of the next episodes."""
@@ -164,34 +162,28 @@ class VectorEnv(Env):
         return jax.vmap(self.task.step)(keys, task, action)
 
     def step(self, key: Key, state: VectorState, action: EnvAction) -> tuple[VectorState, EnvStep]:
-        """Step all environments with actions [N, ...]; see `Env`.
-
-        If the first observation of an episode has diverged, the next row resets again. Starts after
-        a diverged step are not checked, and `reset` returns all observations unchanged.
-        """
+        """Step all environments with actions [N, ...]; see `Env`."""
         next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         task, out = self._advance(step_key, state.task, action)
-        # One check of the observation that matters needs one kernel on a GPU instead of two.
-        obs = select(~state.done, out.obs, fresh_obs)
-        ok = bounded((jnp.where(state.done, 0.0, out.reward), obs))
-        valid = ~state.done & ok
+        diverged = ~state.done & ~bounded((out.reward, out.obs))
+        valid = ~(state.done | diverged)
         values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
         step = EnvStep(
-            obs=self._first_obs(select(valid, out.obs, fresh_obs)),
+            obs=cast_to_space(select(valid, out.obs, fresh_obs), self.spec.observation),
             reward=jnp.where(valid, out.reward.astype(jnp.float32), 0.0),
             terminated=terminated,
             truncated=truncated,
             valid=valid,
-            diverged=~ok,
+            diverged=diverged,
             metrics=metrics.masked(values, valid),
         )
         state = state.replace(
             task=select(valid, task, fresh_task),
             place=select(valid, state.place, fresh_place),
-            done=terminated | truncated | (state.done & ~ok),
+            done=terminated | truncated,
             key=next_key,
         )
         return state, step
@@ -305,17 +297,6 @@ def bounded(tree: Tree) -> jax.Array:
     ok = jnp.ones(len(leaves[0]), bool)
     for x in leaves:
         if jnp.issubdtype(x.dtype, jnp.floating):
-            ok &= jnp.all(is_bounded(x.reshape(len(x), -1)), axis=1)
+            dtype = jnp.promote_types(x.dtype, jnp.float32)  # LARGEST is infinite in float16
+            ok &= jnp.all(jnp.abs(x.reshape(len(x), -1).astype(dtype)) <= LARGEST, axis=1)
     return ok
-
-
-def is_bounded(x: jax.Array) -> jax.Array:
-    """Return False for NaN and numbers beyond ±LARGEST, in the shape of a float array."""
-    dtype = jnp.promote_types(x.dtype, jnp.float32)  # LARGEST is infinite in float16
-    return jnp.abs(x.astype(dtype)) <= LARGEST
-
-
-def without_diverged(x: jax.Array) -> jax.Array:
-    """Return an array with 0 in place of NaN and numbers beyond ±LARGEST."""
-    is_float = jnp.issubdtype(x.dtype, jnp.floating)
-    return jnp.where(is_bounded(x), x, jnp.zeros_like(x)) if is_float else x
