@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> No
                 [rank, *(exact(result.setting[key]) for key in keys)]
                 + [f"{x:.6g}" for x in numbers]
                 + [len(scores), " ".join(f"{x:.6g}" for x in scores)]
-                + [" ".join(str(Path(run).relative_to(path.parent)) for run, _ in result.places)]
+                + [" ".join(os.path.relpath(run, path.parent) for run, _ in result.places)]
                 + [" ".join(str(index) for _, index in result.places)]
             )
 
