@@ -39,8 +39,9 @@ def draw(model: Any, states: Sequence[tuple], *, height: int, width: int) -> Ite
     with tempfile.TemporaryDirectory() as folder:
         model_path, motion_path = Path(folder) / "model.mjb", Path(folder) / "motion.npz"
         mujoco.mj_saveModel(model, str(model_path))
-        present = {name: rows for name, rows in arrays.items() if rows[0] is not None}
-        motion: dict[str, Any] = {name: np.stack(rows) for name, rows in present.items()}
+        motion: dict[str, Any] = {
+            name: np.stack(rows) for name, rows in arrays.items() if rows[0] is not None
+        }
         np.savez(motion_path, **motion)
         for backend in GL_BACKENDS if chosen is None else (chosen,):
             for frame in _rendered(model_path, motion_path, backend, (height, width)):
