@@ -212,6 +212,6 @@ class Policy:
     def mode(
         self, agent: AgentState, carry: Carry, obs: Obs, start: Array
     ) -> tuple[Carry, EnvAction]:
-        """Return the recurrent state and the modes, in the environment's units."""
+        """Return the recurrent state and the deterministic actions in the environment's units."""
         carry, params, *_ = self.apply(agent, carry, obs, start)
         return carry, self.distribution.to_env(self.distribution.mode(params))
