@@ -116,7 +116,7 @@ def test_a_longer_run_reports_schedules_that_move_back(make_config):
 
 
 def test_a_resumed_run_reports_moved_schedules_once(config_file, capsys):
-    for steps, count in ((512, 0), (1024, 1), (1024, 0)):
+    for steps, count in ((512, 0), (1280, 1), (1280, 0)):
         assert train(config_file, "--run_dir", "run", "--total_timesteps", steps) == 0
         lines = capsys.readouterr().out.splitlines()
         assert sum("This changes ppo.learning_rate" in line for line in lines) == count
@@ -126,6 +126,8 @@ def test_clobber_starts_from_scratch(finished_run, config_file):
     flags = ("--run_dir", "run", "--seed", 7, "--total_timesteps", 256)
     assert train(config_file, *flags) == 2
     assert train(config_file, *flags, "--clobber") == 0
+        few = [line for line in lines if "is less than 10 updates of 128 steps" in line]
+        assert len(few) == (steps == 512)
     assert restore("run", "last").config.seed == 7
     assert restore("run", "last").env_steps < 300
     assert read_csv(Path("run/metrics.csv"))[0]["update"] == 1

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 2**31 - 1
 """Largest number of rows in a rollout, and of updates in a run; both are int32."""
+FEW_UPDATES = 10
+"""Smallest number of updates of a run without a warning."""
 
 
 def check(config: "Config") -> None:
@@ -71,14 +73,14 @@ def without_effect(configs: Sequence["Config"]) -> list[str]:
 
 
 def short_run(config: "Config") -> list[str]:
-    """Return a warning if a run of total_timesteps is shorter than one update."""
-    if config.total_timesteps >= config.steps_per_update:
+    """Return a warning if a run has fewer than `FEW_UPDATES` updates."""
+    if config.num_updates >= FEW_UPDATES:
         return []
     return [
-        f"total_timesteps = {config.total_timesteps:,}: one update has {config.steps_per_update:,} "
-        f"steps, env.num_envs = {config.env.num_envs} x ppo.rollout_length = "
-        f"{config.ppo.rollout_length}. The run has a single update. Use fewer environments, or "
-        f"train longer."
+        f"total_timesteps = {config.total_timesteps:,} is less than {FEW_UPDATES} updates of "
+        f"{config.steps_per_update:,} steps (env.num_envs = {config.env.num_envs:,} x "
+        f"ppo.rollout_length = {config.ppo.rollout_length:,}), too few to learn. Reduce "
+        f"env.num_envs or ppo.rollout_length, or increase total_timesteps."
     ]
 
 

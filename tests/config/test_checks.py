@@ -171,12 +171,13 @@ def test_a_setting_without_effect_is_reported_in_one_line(changes, needed):
     assert needed.replace(" = ", " to ") in line
 
 
-def test_a_run_shorter_than_one_update_is_reported():
+@pytest.mark.parametrize("steps", [1000, 294_912])
+def test_a_run_with_fewer_than_ten_updates_is_reported(steps):
     """256 x 128 = 32,768."""
     config = Config().replace(**{"env.num_envs": 256, "ppo.rollout_length": 128})
-    (line,) = short_run(config.replace(total_timesteps=32_767))
-    assert line.startswith("total_timesteps = 32,767: one update has 32,768 steps, ")
-    assert short_run(config.replace(total_timesteps=32_768)) == []
+    (line,) = short_run(config.replace(total_timesteps=steps))
+    assert line.startswith(f"total_timesteps = {steps:,} is less than 10 updates of 32,768 steps")
+    assert short_run(config.replace(total_timesteps=294_913)) == []
 
 
 @pytest.mark.parametrize(
