@@ -213,8 +213,11 @@ def apply_overrides(
         hints: the type of each known field by dotted name.
     """
     new, overrides = dict(data), by_dotted_name(overrides, hints)
-    if isinstance(new.get("gpu"), dict):  # overrides take precedence
-        new["gpu"] = {key: x for key, x in new["gpu"].items() if key not in overrides}
+    if isinstance(new.get("gpu"), dict):  # overrides take precedence; another task has other sizes
+        env = new.get("env")
+        name = env.get("name") if isinstance(env, dict) else None
+        gpu = new["gpu"] if str(overrides.get("env.name", name)) == str(name) else {}
+        new["gpu"] = {key: x for key, x in gpu.items() if key not in overrides}
     for dotted, value in overrides.items():
         field, entry = field_of(dotted, hints)
         section, _, key = field.rpartition(".")

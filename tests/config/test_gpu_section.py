@@ -33,6 +33,10 @@ def test_the_command_line_overrides_the_gpu_section():
         assert config.env.num_envs == 64 and "env.num_envs" not in config.gpu
         assert "ppo.num_minibatches" in config.gpu
     assert "env.num_envs" not in load_config("cartpole.yaml", {"env.num_envs": 64}).gpu
+    assert load_config("cartpole.yaml", {"env.name": "gymnax/CartPole-v1"}).gpu
+    other = ["--env.name", "gymnasium/CartPole-v1"]
+    assert train.parse([*words, *other]).config.gpu == {}
+    assert train.parse([*words, *other, "--gpu.env.num_envs=8"]).config.gpu == {"env.num_envs": 8}
     for flag in (["--gpu", "env.num_envs", "128"], ["--gpu.env.num_envs=128"]):
         gpu = train.parse([*words, *flag]).config.gpu
         assert gpu["env.num_envs"] == 128 and "ppo.num_minibatches" in gpu
