@@ -28,9 +28,11 @@ from purejaxppo.config.schema import (
 )
 from purejaxppo.config.unknown import check_known, unknown, with_keywords
 
+INTEGER, FLOAT = NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
 
 class Loader(yaml.SafeLoader):
-    """YAML loader that reads `3e-4` as a number, and rejects duplicate keys."""
+    """YAML loader that rejects duplicate keys, and reads 3e-4 and 010 as decimal, 1:30 as text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Load a mapping; raise an error for a duplicate key."""
@@ -43,6 +45,11 @@ class Loader(yaml.SafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep=True)  # raises an error for recursive values
 
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """Load an integer; without 0x or 0b, it is decimal."""
+        digits = node.value.replace("_", "")
+        return int(digits, 0 if digits.lstrip("+-")[1:2] in ("x", "b") else 10)
+
     def construct_number(self, node: yaml.ScalarNode) -> float | str:
         """Load a float. Text that would overflow, such as the hash 695e0514, stays text."""
         value = self.construct_yaml_float(node)
@@ -53,12 +60,18 @@ class Loader(yaml.SafeLoader):
         return node.value
 
 
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
-Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_number)
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in pairs if tag not in NUMBERS]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for tag, pattern in (
+    (INTEGER, r"^[-+]?(0x[\da-fA-F][\da-fA-F_]*|0b[01][01_]*|\d[\d_]*)$"),
+    (FLOAT, r"^[-+]?((\d[\d_]*\.[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)$"),
+    (FLOAT, r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
+):
+    Loader.add_implicit_resolver(tag, re.compile(pattern), list("-+0123456789."))
+Loader.add_constructor(INTEGER, Loader.construct_integer)
+Loader.add_constructor(FLOAT, Loader.construct_number)
 Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_date)
 
 

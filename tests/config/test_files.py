@@ -164,6 +164,7 @@ def test_members_yaml_restores_words_and_numbers(tmp_path):
             ("3e-4", 3e-4),
             ("1_000", 1000),
             ("0x1f", 31),
+            *[("010", 10), ("-08", -8), ("1:30", "1:30"), ("1:30.5", "1:30.5"), ("0x_", "0x_")],
             ("yes", True),
             (".inf", float("inf")),
         ],
