@@ -1,5 +1,6 @@
 """Runs from Python: train, continue, load and act; callbacks that add columns, stop and fail."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from support.own_code import Walk
 from support.paths import ROOT
 from support.runs import assert_same_bits, final_state
+from support.trees import assert_same
 
 from purejaxppo import Agent, Callback, Config, evaluate, load, load_config, train, video
 from purejaxppo.config import hints
@@ -21,6 +23,7 @@ from purejaxppo.envs.base import TaskStep
 from purejaxppo.parts import with_env
 from purejaxppo.runs.callbacks import CallbackContext, CallbackError, call, make_callbacks
 from purejaxppo.runs.console import Stopped
+from purejaxppo.runs.hooks import Evaluate
 from purejaxppo.runs.loggers import CsvLogger
 from purejaxppo.spaces import Box, Discrete
 
@@ -210,6 +213,72 @@ def test_a_callback_stops_a_run_that_continues_without_it():
     assert list(run.metrics["update"]) == [1, 2] and run.last.env_steps == 52
     assert seen == [("start", 0), ("save", 2), ("end", 2, True)]
     assert list(train_small().metrics["update"]) == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def failing_evaluation(monkeypatch):
+    """A function that makes the evaluation after an update fail within its context."""
+    rows = Evaluate._rows
+
+    @contextlib.contextmanager
+    def failing(update):
+        def fails(hook, run, agent):
+            if run.progress.update == update:
+                raise RuntimeError("lost")
+            return rows(hook, run, agent)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Evaluate, "_rows", fails)
+            with pytest.raises(Stopped, match=r"RuntimeError: lost\. "):
+                yield
+
+    return failing
+
+
+@pytest.mark.parametrize(("failing", "seeds"), [(2, 1), (4, 1), (4, 2)])
+def test_an_evaluation_that_fails_is_repeated_by_the_resumed_run(
+    failing, seeds, failing_evaluation, monkeypatch
+):
+    """Also the last one, after which no update is left."""
+    with failing_evaluation(failing):
+        train_small(num_seeds=seeds)
+    resumed = train_small(num_seeds=seeds)
+    metrics, best = resumed.metrics, resumed.best
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluate, "_rows", None)
+        train_small(num_seeds=seeds)  # it is finished
+    assert all(path.name.isdigit() for path in Path("run/checkpoints").iterdir())
+    shutil.rmtree("run")
+    whole = train_small(num_seeds=seeds)
+    columns = [x for x in whole.metrics if x not in ("seconds", "charts/SPS")]
+    assert len(columns) > 20
+    for name in columns:
+        np.testing.assert_array_equal(metrics[name], whole.metrics[name], err_msg=name)
+    assert best.env_steps == whole.best.env_steps
+    assert_same(best.state, whole.best.state)
+
+
+def test_a_checkpoint_stays_if_its_replacement_fails(failing_evaluation, monkeypatch):
+    with failing_evaluation(1):
+        train_small()
+    steps = [path.name for path in Path("run/checkpoints").iterdir()]
+
+    def fails(self, *args, **kwargs):
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orbax.checkpoint.AsyncCheckpointer.save", fails)
+        with pytest.raises(Stopped, match=r"Saved at \d+ steps in run"):
+            train_small()
+    assert [path.name for path in Path("run/checkpoints").iterdir()] == steps
+    Path("run/checkpoints", steps[0]).rename(f"run/checkpoints/{steps[0]}.replaced")  # killed
+    assert list(train_small().metrics["update"]) == [1, 2, 3, 4]
+
+
+def test_the_evaluation_of_a_warm_start_is_repeated(failing_evaluation, trained):
+    with failing_evaluation(0):
+        train_small(init=trained)
+    assert list(train_small(init=trained).metrics["update"]) == [0, 1, 2, 3, 4]
 
 
 def fails_on_log(context):

@@ -54,6 +54,8 @@ T = TypeVar("T")
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Suffix of the folder of an unfinished checkpoint."""
+REPLACED = ".replaced"
+"""Suffix of the folder of a checkpoint until one of the same steps has replaced it."""
 CHECKSUMS = "checksums"
 """Key of the checksums in the saved counters. Version 0.2 did not write it."""
 ZARR = "/.zarray"
@@ -241,7 +243,14 @@ class Checkpoints:
         """Read the counters of the last checkpoint."""
         return Checkpoint.open(self._folder / str(self._latest)).progress
 
-    def save(self, state: TrainState, progress: Progress, best: LearnedState | None = None) -> bool:
+    def save(
+        self,
+        state: TrainState,
+        progress: Progress,
+        best: LearnedState | None = None,
+        *,
+        replace: bool = False,
+    ) -> bool:
         """Start to save the whole state in the background.
 
         The state is copied first, so the caller may donate it. The first checkpoint of a run is
@@ -251,15 +260,16 @@ class Checkpoints:
             state: training state of the run.
             progress: counters of the run.
             best: the best agent of each seed, in one tree.
+            replace: replace a checkpoint of these steps, and wait until this is done.
 
         Returns:
-            False if a checkpoint of these steps exists already.
+            False if a checkpoint of these steps exists and stays.
 
         Raises:
             UnreadableError: the first checkpoint cannot be read back.
         """
         step = progress.env_steps
-        if self._latest == step:
+        if self._latest == step and not replace:
             return False
         self.wait()
         copy, best = _snapshot((state, best))
@@ -277,7 +287,10 @@ class Checkpoints:
         first = self._latest is None
         with self._writing():
             if processes.is_main() and (self._folder / str(step)).exists():
-                self._set_aside(step)
+                if replace:
+                    (self._folder / str(step)).rename(self._folder / f"{step}{REPLACED}")
+                else:
+                    self._set_aside(step)
             self._latest, self._has_saved = step, True
             started = time.perf_counter()
             self._checkpointer.save(self._plain / str(step), args=ocp.args.Composite(**items))
@@ -286,6 +299,10 @@ class Checkpoints:
             log.debug("checkpoint: %d steps, %.2f MB, training waited %.3f s", step, size, blocked)
         if first:
             self._read_back(step)
+        if replace:
+            self.wait()
+            if processes.is_main():
+                shutil.rmtree(self._folder / f"{step}{REPLACED}", ignore_errors=True)
         return True
 
     def _read_back(self, step: int) -> None:
@@ -348,6 +365,7 @@ class Checkpoints:
             with named_write_errors(self._folder, Exception):
                 yield
         except OSError:
+            self._remove_unfinished()
             self._latest, self._has_saved = self.finished(), False
             for _ in range(10):  # threads of Orbax may still write for a short time
                 self._remove_unfinished()
@@ -355,9 +373,14 @@ class Checkpoints:
             raise
 
     def _remove_unfinished(self) -> None:
-        """Delete the folders of unfinished checkpoints as far as possible."""
+        """Delete unfinished checkpoints as far as possible, and restore those that they replace."""
         for path in self._folder.glob(f"*{UNFINISHED}"):
             shutil.rmtree(path, ignore_errors=True)
+        for path in self._folder.glob(f"*{REPLACED}"):
+            if path.with_suffix("").exists():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.rename(path.with_suffix(""))
 
 
 @contextlib.contextmanager

@@ -80,8 +80,11 @@ def reported_error(run: Training, error: BaseException) -> BaseException:
 
 def save_first(run: Training) -> str:
     """Save after a failure if possible, and return a sentence about the last checkpoint."""
+    before_start = run.warm and run.intervals.eval and run.best is None  # start with it again
     try:
-        if not run.lost and not processes.is_distributed():
+        if not (run.lost or before_start or processes.is_distributed()):
+            if run.in_hooks and run.metrics is not None:  # rows are not written yet
+                run.progress.before_failure = run.before
             run.save()
             run.checkpoints.wait()
     except Exception:

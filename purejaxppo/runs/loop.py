@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from purejaxppo.agents import diagnostics
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
 from purejaxppo.runs.hooks import Save, evaluate_start
@@ -29,23 +30,58 @@ def loop(run: Training, hooks: Sequence[Hook], interrupt: Interrupt) -> None:
     """
     p, every, programs = run.progress, run.intervals, run.programs
     every.begin(every.done(p))
+    p.stopped = ""
     run.call("on_start")
     if run.warm and every.eval:
         evaluate_start(run)
+    if p.before_failure is not None:
+        if restore_rows(run):
+            act(run, hooks)
+        run.save(replace=True)
     chunk, first = FIRST_CHUNK_UPDATES, p.update
-    while not (every.ended(p) or run.stopped or processes.interrupted(interrupt)):
+    while not (every.ended(p) or p.stopped or processes.interrupted(interrupt)):
         if p.update > first:
             programs.begin_evaluation()
         updates = min(chunk, every.until_next(p.update))
         seconds = train_chunk(run, updates)
         chunk = max(1, int(CHUNK_SECONDS * updates / seconds))
-        for hook in hooks:
-            if hook.due(run):
-                hook.act(run)
+        act(run, hooks)
     Save().act(run)
     run.checkpoints.wait()
+    if p.stopped and not run.was_stopped:  # by `on_save`, after the checkpoint
+        run.save(replace=True)
     run.call("on_end")
     run.loggers.close()
+
+
+def act(run: Training, hooks: Sequence[Hook]) -> None:
+    """Call the hooks that are due after a chunk."""
+    run.in_hooks = True
+    for hook in hooks:
+        if hook.due(run):
+            hook.act(run)
+    run.in_hooks = False
+
+
+def restore_rows(run: Training) -> bool:
+    """Restore the rows after a chunk whose hooks failed, from the metrics in the checkpoint.
+
+    Returns:
+        False if the columns of the metrics have changed. Their values are then lost.
+    """
+    p = run.progress
+    assert p.before_failure is not None
+    before, p.before_failure = p.before_failure, None
+    extras = [name.removeprefix("extras.") for name in p.unlogged if name.startswith("extras.")]
+    zeros = diagnostics.zero_metrics(extras, len(run.programs.spec.metrics))
+    zeros = jax.tree.map(lambda x: np.zeros((len(run.members), *x.shape), x.dtype), zeros)
+    if p.restored_metrics(zeros) is None:
+        run.console.warn("the last evaluation failed, and is not repeated because metrics changed")
+        return False
+    run.hyperparams()
+    run.add(zeros)
+    run.before, run.speed = before, sum(p.member_steps) / max(p.train_seconds, 1e-9)
+    return True
 
 
 def train_chunk(run: Training, updates: int) -> float:

@@ -26,6 +26,10 @@ class Progress:
     """Settings of the best evaluations, by dotted name; {} before the first one."""
     unlogged: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     """Metrics [M] since the last row, by name; {} if empty."""
+    stopped: str = ""
+    """Reason why a callback ended the run; "" otherwise."""
+    before_failure: int | None = None
+    """`Intervals.done` before the last chunk, if a hook such as an evaluation failed after it."""
 
     @classmethod
     def of(cls, size: int) -> "Progress":
@@ -34,8 +38,14 @@ class Progress:
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Progress":
-        """Read the counters of a checkpoint. Version 0.2 lacks `eval_settings` and `unlogged`."""
-        saved = {"eval_settings": {}, "unlogged": {}} | saved
+        """Read the counters of a checkpoint. Earlier versions lack some of them."""
+        later: dict[str, Any] = {
+            "eval_settings": {},
+            "unlogged": {},
+            "stopped": "",
+            "before_failure": None,
+        }
+        saved = later | saved
         saved["eval_settings"] = _with_code_as_text(saved["eval_settings"])
         return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
 

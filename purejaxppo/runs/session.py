@@ -173,7 +173,10 @@ def train(
             run.console.print_line(line)
         for warning in warnings:
             run.console.warn(warning)
-        return execute(run)
+        code = execute(run)
+        if run.progress.stopped:
+            run.console.print_line("To continue, run the same command.")
+        return code
 
 
 def check_start(programs: Programs) -> None:
@@ -325,6 +328,7 @@ def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
     of_env = env_columns(programs.spec.metrics)
     columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *programs.parts.metric_names, *columns)
     update = -1 if run.warm else p.update  # row 0, of an earlier start, is written again
+    update -= p.before_failure is not None  # a chunk whose hooks failed
     run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", update, columns))
     opening = Opening(
         run.config, run.run_dir, run.members, p.member_steps, run.checkpoints.finished
@@ -365,10 +369,8 @@ def conclude(run: Training, seconds: float) -> int:
             f"{short_path(run.run_dir)}. Run the same command to resume."
         )
         return 128 + run.signal
-    if run.stopped:
-        console.print_line(
-            f"stopped by a callback: {run.stopped}. Run the same command to continue."
-        )
+    if p.stopped:
+        console.print_line(f"stopped by a callback: {p.stopped}")
     speed = format_short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
     console.print_line(
         f"run time {format_duration(seconds)} after compilation, now at {p.env_steps:,} "

@@ -65,8 +65,8 @@ class Training:
     """False while all agents skip their gradient steps."""
     lost: bool = False
     """True if no agent is left to train. The state is then not saved."""
-    stopped: str = ""
-    """Reason why a callback ended the run; "" otherwise."""
+    in_hooks: bool = False
+    """True while hooks act."""
     no_curve: str = ""
     """Reason why the learning curve was not drawn; "" otherwise."""
     signal: int = 0
@@ -84,10 +84,16 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        """Whether the last checkpoint is from the end of the run."""
+        """Whether the last checkpoint is from the end of the run, and its hooks did not fail."""
         if self.checkpoints.latest() is None:
             return False
-        return self.intervals.ended(self.checkpoints.progress())
+        saved = self.checkpoints.progress()
+        return self.intervals.ended(saved) and saved.before_failure is None
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a callback ended the run at its last checkpoint."""
+        return self.checkpoints.latest() is not None and bool(self.checkpoints.progress().stopped)
 
     @property
     def rows_due(self) -> bool:
@@ -161,18 +167,18 @@ class Training:
             added = call(self.callbacks, event, context)
         (stop,) = processes.maximum(float(bool(context.reason)))
         if stop:
-            self.stopped = context.reason or "see the output of process 0"
+            self.progress.stopped = context.reason or "see the output of process 0"
         return added
 
-    def save(self) -> bool:
-        """Start a checkpoint; return False if a checkpoint of these steps exists."""
+    def save(self, *, replace: bool = False) -> bool:
+        """Start a checkpoint; return False if one of these steps exists and is not replaced."""
         assert self.state is not None
         best = None if self.progress.best_return is None else self.best
         self.intervals.begin(self.intervals.done(self.progress))
         progress = self.progress
         if self.metrics is not None:
             progress = progress.with_unlogged(self.metrics)
-        return self.checkpoints.save(self._savable(self.state), progress, best)
+        return self.checkpoints.save(self._savable(self.state), progress, best, replace=replace)
 
     def restore(self, template: TrainState) -> TrainState:
         """Return the state of the last checkpoint. Host simulators start from scratch.

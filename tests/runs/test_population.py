@@ -23,6 +23,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import Config, IntrinsicConfig, PPOConfig
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
+from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.population import (
     COPIED,
     Population,
@@ -461,6 +462,27 @@ def test_a_population_resumes_exactly(folder):
     remove_last_checkpoint("parts/population")
     assert sweep("--run_dir", "parts") == 0
     assert_resumed_exactly()
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("optimized")
+def test_a_population_repeats_the_rows_of_hooks_that_failed(folder, monkeypatch):
+    shutil.copytree("whole", "parts")
+    remove_last_checkpoint("parts/population")
+
+    def fails(hook, run):
+        if run.intervals.ended(run.progress):
+            raise RuntimeError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShowProgress, "act", fails)
+        assert sweep("--run_dir", "parts") == 2
+    assert sweep("--run_dir", "parts") == 0
+    whole, parts = (read_csv(Path(f"{run}/population/metrics.csv")) for run in ("whole", "parts"))
+    assert len(whole) == len(parts) and COPIED in whole[-1]
+    for row, again in zip(whole[-8:], parts[-8:], strict=True):
+        for name in row.keys() - {"seconds", "charts/SPS"}:
+            assert again[name] == pytest.approx(row[name], rel=1e-5), name
 
 
 @pytest.mark.slow
