@@ -119,7 +119,7 @@ class SweepFlags:
     population_interval: int = setting(0, low=0)
     """Environment steps of each agent between two comparisons of the population. 0: a twentieth of
     total_timesteps."""
-    population_share: float = setting(0.25, low=0, high=0.5)
+    population_share: float = setting(0.25, above=0, high=0.5)
     """Fraction of the population that each comparison replaces with copies of the best agents."""
     population_factor: float = setting(1.25, low=1)
     """Copied agents' numbers are multiplied or divided by this factor, or kept."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import jax
 
 from purejaxppo.config import copies
-from purejaxppo.config.files import load_config, to_yaml, write_whole
+from purejaxppo.config.files import load_config, read_yaml, to_yaml, write_whole
 from purejaxppo.config.hints import short_path
 from purejaxppo.config.references import files_in, located
 from purejaxppo.config.run_files import (
@@ -102,7 +102,11 @@ def run_folder(
         known = {*run_files, LOCK}
         names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
         foreign = sorted(name for name in names - known if not name.endswith(".log"))
-        if foreign and not {CONFIG, VERSIONS} <= names & known:
+        if SWEEP in run_files:
+            is_earlier = SWEEP in names and "select_by" in read_yaml(run_dir / SWEEP)
+        else:
+            is_earlier = {CONFIG, VERSIONS} <= names
+        if foreign and not is_earlier:
             raise ValueError(
                 f"{short_path(run_dir)} is not a run folder: it contains {foreign[0]}. Use another "
                 f"--run_dir."

@@ -192,23 +192,39 @@ def free_memory(devices: Sequence[jax.Device]) -> float:
         return float(min(limits) * len(limits)) if limits else math.inf
     available = [x.split() for x in _lines("/proc/meminfo") if x.startswith("MemAvailable:")]
     free = float(available[0][1]) * 1024 if available else math.inf
-    for limit, used in CGROUPS:  # limits of containers and batch jobs
-        numbers = [*_lines(limit), *_lines(used)]
-        if len(numbers) == 2 and all(number.isdigit() for number in numbers):
-            free = min(free, float(numbers[0]) - float(numbers[1]))
+    for folder in cgroups():  # limits of containers and batch jobs
+        for limit, used in CGROUP_FILES:
+            numbers = [*_lines(folder / limit), *_lines(folder / used)]
+            if len(numbers) == 2 and all(number.isdigit() for number in numbers):
+                stat = dict(line.split() for line in _lines(folder / "memory.stat"))
+                cached = stat.get("total_inactive_file", stat.get("inactive_file", "0"))
+                free = min(free, float(numbers[0]) - float(numbers[1]) + float(cached))
     return max(free, 0.0)
 
 
-CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
+CGROUP_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),  # of cgroup version 1
 )
 
 
-def _lines(path: str) -> list[str]:
+def cgroups(root: Path = Path("/sys/fs/cgroup"), process: str = "/proc/self/cgroup") -> set[Path]:
+    """Return the folders of this process's memory control groups (cgroups) and of their parents.
+
+    Args:
+        root: folder of all groups; version 1 has them in its folder `memory`.
+        process: file with the groups of the process, as lines of ID:controllers:path.
+    """
+    folders = {root, root / "memory"}
+    for line in _lines(process):
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            group = (root / "memory" if controllers else root) / path.lstrip("/")
+            folders |= {x for x in (group, *group.parents) if x.is_relative_to(root)}
+    return folders
+
+
+def _lines(path: str | Path) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -240,7 +256,7 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
         functions = ppo_functions if rules is None else population_functions(rules)
         programs = without_hang(Programs(setup, functions))
         run = open_training(programs, folder, console)
-        if run.finished:
+        if run.finished or run.was_stopped:
             console.print_line(f"{short_path(folder)} is finished already")
             run.close()
             return 0

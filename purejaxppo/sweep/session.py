@@ -17,7 +17,14 @@ from purejaxppo.config.schema import Config
 from purejaxppo.parts import make_parts
 from purejaxppo.runs import warm_start
 from purejaxppo.runs.devices import start_jax
-from purejaxppo.runs.folder import SWEEP, copy_code, imports_of, run_folder, with_absolute_paths
+from purejaxppo.runs.folder import (
+    SWEEP,
+    check_not_deleted,
+    copy_code,
+    imports_of,
+    run_folder,
+    with_absolute_paths,
+)
 from purejaxppo.runs.population import Rules
 from purejaxppo.runs.session import base_name, check_logging
 from purejaxppo.setup import check_vmappable, resolve
@@ -36,7 +43,7 @@ SWEEP_FILES = ("rounds", "jobs", "population", copies.CODE, *(f".{name}" for nam
 def sweep(command: SweepFlags, config: Config) -> int:
     """Train the settings of a sweep, report the results, and return the exit code."""
     check_task(config)
-    config = with_absolute_paths(config)
+    config = replace(with_absolute_paths(config), gpu={})  # a sweep does not use it
     if Path(command.search_space).is_file():
         path = str(Path(command.search_space).absolute())
         command = dataclasses.replace(command, search_space=path)
@@ -45,7 +52,9 @@ def sweep(command: SweepFlags, config: Config) -> int:
     check_flags(command, config)
     check_logging(config, folder)
     config = grouped(config, folder)
-    if not command.clobber:
+    if command.clobber:
+        check_not_deleted(config, folder)
+    else:
         config = with_copies(config, files_of(folder, command))
         for line in imports_of(relative_folder, [config]) if (folder / SWEEP).is_file() else ():
             print(line, flush=True)
@@ -167,7 +176,7 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
     path = folder / SWEEP
     if path.is_file():
         old = read_yaml(path)
-        free = ("select_by", "checkpoint.", "logging.")
+        free = ("select_by", "checkpoint.", "logging.", "gpu")
         old["grid"] = search_space.parse_grid(old.get("grid", ()), config)
         changes = {**new, "grid": search_space.parse_grid(command.grid, config)}
         changed = [

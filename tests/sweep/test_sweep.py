@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -32,7 +33,9 @@ from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config import hints
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
 from purejaxppo.config.references import CodeRef
+from purejaxppo.config.schema import Config
 from purejaxppo.runs.evaluation import evaluate
+from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
@@ -241,14 +244,31 @@ def test_agents_that_fit_into_memory_are_one_batch(
 
 @pytest.mark.toy
 def test_free_memory_respects_the_limit_of_a_container(tmp_path, monkeypatch):
-    (tmp_path / "max").write_text("3000000\n")
-    (tmp_path / "current").write_text("1000000\n")
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
     whole = packing.free_memory(jax.devices())
     assert whole > 1e8
-    monkeypatch.setattr(packing, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
+    monkeypatch.setattr(packing, "cgroups", lambda: {tmp_path})
     assert packing.free_memory(jax.devices()) == 2_000_000
-    (tmp_path / "max").write_text("max\n")
+    (tmp_path / "memory.stat").write_text("active_file 7\ninactive_file 500000\n")
+    assert packing.free_memory(jax.devices()) == 2_500_000
+    (tmp_path / "memory.max").write_text("max\n")
     assert packing.free_memory(jax.devices()) == pytest.approx(whole, rel=0.5)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("lines", "folders"),
+    [
+        ("", []),
+        ("0::/slurm/job_7/step_0\n", ["slurm/job_7/step_0", "slurm/job_7", "slurm"]),
+        ("3:cpu,cpuacct:/a\n4:memory:/b/c\n", ["memory/b/c", "memory/b"]),
+    ],
+)
+def test_the_control_groups_of_a_process_include_those_around_it(lines, folders, tmp_path):
+    (tmp_path / "cgroup").write_text(lines)
+    expected = {tmp_path, tmp_path / "memory", *(tmp_path / x for x in folders)}
+    assert packing.cgroups(tmp_path, tmp_path / "cgroup") == expected
 
 
 @pytest.mark.full
@@ -431,7 +451,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
                 "--population_share",
                 0.7,
             ),
-            "--population_share = 0.7: must be from 0 to 0.5",
+            "--population_share = 0.7: must be at most 0.5",
         ),
         (
             ("--search", "population", "--num_trials", 4, "--search_space", "sizes.yaml"),
@@ -462,7 +482,12 @@ def test_an_invalid_sweep_gets_a_one_sentence_error(config_file, capsys, flags, 
 
 def test_an_invalid_sweep_deletes_nothing(finished_sweep, config_file):
     before = table(finished_sweep)
-    for flags in (("--grid", "ppo.gamma=2"), ("--grid", "env.name=gymnax/Nothing-v0")):
+    source = finished_sweep / "rounds" / "000" / "group-000" / "batch-000"
+    for flags in (
+        ("--grid", "ppo.gamma=2"),
+        ("--grid", "env.name=gymnax/Nothing-v0"),
+        ("--grid", RATES, "--init_from", source),
+    ):
         assert sweep(config_file, *flags, "--run_dir", "swept", "--clobber") == 2
         assert table(finished_sweep) == before
 
@@ -627,6 +652,56 @@ def test_a_job_is_repeated_if_its_worker_dies(config_file, tmp_path, monkeypatch
     assert evaluate(restore(tmp_path / "g" / "batch-000").member(0), 1).returns.shape == (1,)
 
 
+@pytest.mark.toy
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+@pytest.mark.parametrize(("code", "outcome"), [(143, None), (0, 0)])
+def test_a_job_that_slurm_ends_is_saved_and_not_finished(code, outcome, monkeypatch):
+    """SLURM's signal may also arrive after the end of training."""
+    from purejaxppo.sweep.launchers import slurm
+
+    received = []
+
+    def train_group(group):
+        signal.raise_signal(signal.SIGUSR2)
+        return code
+
+    monkeypatch.setattr(slurm, "train_group", train_group)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    for number in before:
+        signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        assert slurm.attempt(None) == outcome
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert received == [signal.SIGTERM]
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_CHECKS", 0.0)
+    outcomes = [outcome, 0]
+    job = SimpleNamespace(done=lambda: True, result=lambda: outcomes.pop(0))
+    executor = SimpleNamespace(submit=lambda *args: job)
+    assert slurm.run_once(executor, {3: None}) == {3: 0}  # submitted again after None
+    assert len(outcomes) == (outcome is not None)
+
+
+@pytest.mark.toy
+@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_other_tasks_save_if_a_ray_task_fails(error, monkeypatch):
+    from purejaxppo.sweep.launchers import ray as launcher
+
+    calls = []
+
+    def get(pending):
+        raise error
+
+    monkeypatch.setattr(launcher.ray, "get", get)
+    monkeypatch.setattr(launcher.ray, "cancel", calls.append)
+    monkeypatch.setattr(launcher.ray, "wait", lambda tasks, **options: calls.append(list(tasks)))
+    with pytest.raises(error):
+        launcher.saving_all(["a", "b"])
+    assert calls == ["a", "b", ["a", "b"]]
+
+
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
@@ -718,6 +793,50 @@ def test_a_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path, m
     monkeypatch.setattr(packing, "execute", execute)
     assert packing.train_batch(tmp_path, setup_of(config)) == 0
     assert [x.ppo.obs_preprocessing for x in configs] == ["by_dtype"]
+
+
+def stop_at_once(context):
+    context.stop("enough")
+
+
+class StopAfterSave:
+    """Stops a run after it was saved."""
+
+    def on_save(self, context):
+        context.stop("enough")
+
+
+@pytest.mark.parametrize("callback", [stop_at_once, StopAfterSave])
+def test_a_batch_that_a_callback_stopped_is_finished(callback, config_file, tmp_path, capsys):
+    every = {"eval.num_episodes": 0, "checkpoint.interval": 128, "checkpoint.keep": 3}
+    config = load_config(config_file, {"callbacks": [callback], **every})
+    for _ in range(2):
+        assert packing.train_batch(tmp_path / "batch", setup_of(config)) == 0
+        assert restore(tmp_path / "batch", "last").env_steps < 128, "one of four updates"
+    assert "batch is finished already\n" in capsys.readouterr().out
+
+
+@pytest.mark.toy
+def test_a_sweep_of_0_3_with_sizes_for_a_gpu_resumes(tmp_path):
+    config = load_config("cartpole.yaml")
+    session.record(tmp_path, SweepFlags(), config)
+    session.record(tmp_path, SweepFlags(), replace(config, gpu={}))
+    assert read_yaml(tmp_path / "sweep.yaml")["gpu"] == {}
+
+
+@pytest.mark.toy
+def test_a_sweep_resumes_next_to_other_files(tmp_path):
+    (tmp_path / "figure.png").write_text("mine")
+    names = session.SWEEP_FILES
+    with pytest.raises(ValueError, match=r"is not a run folder: it contains figure\.png"):
+        run_folder(tmp_path, clobber=True, run_files=names).__enter__()
+    (tmp_path / "sweep.yaml").write_text("method: random")  # of another program
+    with pytest.raises(ValueError, match="is not a run folder"):
+        run_folder(tmp_path, clobber=True, run_files=names).__enter__()
+    (tmp_path / "sweep.yaml").unlink()
+    session.record(tmp_path, SweepFlags(), Config())
+    with run_folder(tmp_path, clobber=True, run_files=names):
+        assert (tmp_path / "figure.png").read_text() == "mine"
 
 
 @pytest.mark.toy

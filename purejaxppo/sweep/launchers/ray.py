@@ -36,15 +36,21 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
     task = ray.remote(train_group).options(**{"num_cpus": cores, "max_retries": RETRIES, **options})
     pending = [task.remote(group) for group in groups]
     try:
-        codes: list[int] = ray.get(pending)
-        return codes
+        return saving_all(pending)
     except ray.exceptions.RayTaskError as error:
         raise ValueError(str(error.cause)) from error
     except ray.exceptions.RayError as error:
         raise ValueError(
             f"a Ray worker died {RETRIES + 1} times ({error}). Run the same command to resume."
         ) from error
-    except KeyboardInterrupt:
+
+
+def saving_all(pending: Sequence[Any]) -> list[int]:
+    """Return the exit codes of tasks. If one fails, or on Ctrl-C, the others save and end."""
+    try:
+        codes: list[int] = ray.get(pending)
+        return codes
+    except BaseException:
         for reference in pending:
             ray.cancel(reference)  # raises KeyboardInterrupt in the worker, which saves
         ray.wait(pending, num_returns=len(pending), timeout=60)

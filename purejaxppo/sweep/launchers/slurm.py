@@ -1,16 +1,22 @@
 """Launcher that trains groups as SLURM jobs, with submitit."""
 
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import submitit
+from submitit.core.job_environment import JobEnvironment
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
 
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.runs.console import Stopped, message_of
 from purejaxppo.sweep.launchers import RETRIES
 from purejaxppo.sweep.packing import Group, train_group
+
+SECONDS_BETWEEN_CHECKS = 1.0
+"""Time between two checks whether jobs are done. submitit asks SLURM less often."""
 
 
 def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> list[int]:
@@ -51,24 +57,33 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
 
 
 def run_once(executor: submitit.Executor, groups: Mapping[int, Group]) -> dict[int, int]:
-    """Run a job per group; return the exit codes of the jobs that did not die, by index."""
-    codes = {}
+    """Run a job per group; return the exit codes of the jobs that did not die, by index.
+
+    A job that SLURM ends after it has saved is submitted again.
+    """
+    codes: dict[int, int] = {}
+    jobs: dict[int, submitit.Job] = {}
     try:
-        jobs = {index: executor.submit(attempt, group) for index, group in groups.items()}
-    except (FailedSubmissionError, FailedJobError) as error:
-        reason = "; ".join(str(error).split("\n"))
-        raise ValueError(f"--launcher slurm: SLURM rejected a job ({reason}).") from error
-    try:
-        for index, job in jobs.items():
-            try:
-                outcome = job.result()
-            except FailedJobError:  # a bug in this package: show the traceback
-                raise
-            except UncompletedJobError:
-                continue
-            if isinstance(outcome, str):
-                raise ValueError(outcome)
-            codes[index] = outcome
+        for index, group in groups.items():
+            jobs[index] = submit(executor, group)
+        running = set(jobs)
+        while running:
+            for index in [index for index in running if jobs[index].done()]:
+                running.remove(index)
+                try:
+                    outcome = jobs[index].result()
+                except FailedJobError:  # a bug in this package: show the traceback
+                    raise
+                except UncompletedJobError:
+                    continue
+                if isinstance(outcome, str):
+                    raise ValueError(outcome)
+                if outcome is None:
+                    jobs[index] = submit(executor, groups[index])
+                    running.add(index)
+                else:
+                    codes[index] = outcome
+            time.sleep(SECONDS_BETWEEN_CHECKS)
     except BaseException:
         for job in jobs.values():
             job.cancel()
@@ -76,9 +91,38 @@ def run_once(executor: submitit.Executor, groups: Mapping[int, Group]) -> dict[i
     return codes
 
 
-def attempt(group: Group) -> int | str:
-    """Train a group in a job; return its exit code, or the message of an expected error."""
+def submit(executor: submitit.Executor, group: Group) -> submitit.Job:
+    """Submit the job of a group.
+
+    Raises:
+        ValueError: SLURM rejected the job.
+    """
     try:
-        return train_group(group)
+        return executor.submit(attempt, group)
+    except (FailedSubmissionError, FailedJobError) as error:
+        reason = "; ".join(str(error).split("\n"))
+        raise ValueError(f"--launcher slurm: SLURM rejected a job ({reason}).") from error
+
+
+def attempt(group: Group) -> int | str | None:
+    """Train a group in a job.
+
+    SLURM sends a signal, SIGUSR2 by default, before the job's time limit and its preemption. The
+    group then saves and ends, as after SIGTERM.
+
+    Returns:
+        The exit code; the message of an expected error; or None if this signal ended the group.
+    """
+    ended = False
+
+    def end(number: int, frame: object) -> None:
+        nonlocal ended
+        ended = True
+        signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(JobEnvironment._usr_sig(), end)
+    try:
+        code = train_group(group)
     except (ValueError, OSError, SimulatorError, Stopped) as error:
         return message_of(error)
+    return None if ended and code else code
