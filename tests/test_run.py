@@ -24,7 +24,7 @@ from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.progress import Progress
-from purejaxppo.runs.resume import changes, eval_settings, schedule_changes
+from purejaxppo.runs.resume import changes, continue_config, eval_settings, schedule_changes
 from purejaxppo.runs.rows import read_csv
 
 
@@ -82,6 +82,12 @@ def test_a_run_without_a_checkpoint_starts_with_the_new_config(finished_run, con
     assert json.loads(Path("run/versions.json").read_text())["packages"]
 
 
+@pytest.mark.toy
+def test_a_run_without_its_config_cannot_be_resumed(tmp_path):
+    with pytest.raises(ValueError, match=r"it contains checkpoints but no config.yaml"):
+        continue_config(Config(), tmp_path)
+
+
 def test_changed_tunable_fields_are_printed_with_those_without_effect(
     finished_run, config_file, capsys
 ):
@@ -120,14 +126,14 @@ def test_a_resumed_run_reports_moved_schedules_once(config_file, capsys):
         assert train(config_file, "--run_dir", "run", "--total_timesteps", steps) == 0
         lines = capsys.readouterr().out.splitlines()
         assert sum("This changes ppo.learning_rate" in line for line in lines) == count
+        few = [line for line in lines if "is less than 10 updates of 128 steps" in line]
+        assert len(few) == (steps == 512)
 
 
 def test_clobber_starts_from_scratch(finished_run, config_file):
     flags = ("--run_dir", "run", "--seed", 7, "--total_timesteps", 256)
     assert train(config_file, *flags) == 2
     assert train(config_file, *flags, "--clobber") == 0
-        few = [line for line in lines if "is less than 10 updates of 128 steps" in line]
-        assert len(few) == (steps == 512)
     assert restore("run", "last").config.seed == 7
     assert restore("run", "last").env_steps < 300
     assert read_csv(Path("run/metrics.csv"))[0]["update"] == 1

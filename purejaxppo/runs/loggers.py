@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from purejaxppo.config import extensions, references
 from purejaxppo.config.checks import settings
-from purejaxppo.config.files import as_text, flatten, to_yaml
+from purejaxppo.config.files import as_text, flatten, to_yaml, write_whole
 from purejaxppo.config.hints import show
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
@@ -477,7 +477,7 @@ def wandb_ids(run_dir: Path, count: int) -> list[str]:
     if not file.is_file():
         number = count if count <= MOST_RUNS else 1
         ids = [uuid.uuid4().hex[:12] for _ in range(number)]
-        file.write_text("\n".join(ids), encoding="utf-8")
+        write_whole(file, "\n".join(ids))
     return file.read_text(encoding="utf-8").split()
 
 

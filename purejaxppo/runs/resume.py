@@ -22,11 +22,17 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     The config uses the run's copies of custom files.
 
     Raises:
-        ValueError: a structural field differs from the config that the run was trained with.
+        ValueError: a structural field differs from the config that the run was trained with, or
+            config.yaml is missing.
     """
     if not (run_dir / CONFIG).is_file():
-        return config, []
+        raise ValueError(
+            f"{short_path(run_dir)} cannot resume: it contains checkpoints but no {CONFIG}. "
+            f"Restore the file, use another --run_dir, or use --clobber to delete the run and "
+            f"start from scratch."
+        )
     old = load_config(run_dir / CONFIG, saved=True)
+    shards = old.num_shards
     if not config.num_shards:
         old = dataclasses.replace(old, num_shards=0)
     config = with_old_rules(config, old)
@@ -42,7 +48,6 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
         )
     check_objects(config, run_dir)
     if not config.num_shards:
-        shards = load_config(run_dir / CONFIG, saved=True).num_shards
         config = dataclasses.replace(config, num_shards=shards)
     return with_copies(config, copies.of_run(run_dir)), [
         f"{key} changes from {_show(before[key])} to {_show(after[key])}" for key in tunable
@@ -84,8 +89,6 @@ def with_old_rules(config: Config, old: Config) -> Config:
 
 def uncompared_objects(config: Config, run_dir: Path) -> list[str]:
     """Return a line per object that a run resumes with and that a file cannot restore."""
-    if not (run_dir / CONFIG).is_file():
-        return []
     return [
         f"{run_dir} continues with {ref}. Check that the run was trained with the same object: "
         f"objects cannot be compared."
