@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from purejaxppo.config.installation import require
+from purejaxppo.interrupts import atomic_write
 
 VIDEO_SUFFIXES = (".mp4", ".gif", ".html")
 SLOWEST, SMOOTH = 8.0, 30.0
@@ -35,6 +36,10 @@ GIF_SMALL_FPS = 10
 """Frames per second of `as_gif`."""
 CAPTION = 24
 """Height of the caption in pixels."""
+
+
+class FfmpegError(ValueError):
+    """ffmpeg failed."""
 
 
 def check_target(path: str | Path) -> None:
@@ -96,7 +101,11 @@ def record(
         for frame, step in zip(drawn, steps, strict=True)
     )
     writer = {".mp4": _write_mp4, ".gif": _write_gif, ".html": _write_html}[path.suffix.lower()]
-    writer(path, captioned, rate, title)
+    with atomic_write(path) as partial:
+        try:
+            writer(partial, captioned, rate, title or path.stem)
+        except FfmpegError as error:
+            raise ValueError(f"{path}: ffmpeg failed: {error}") from error
     return path
 
 
@@ -191,7 +200,7 @@ def _write_mp4(path: Path, frames: Iterable[np.ndarray], rate: float, title: str
             ffmpeg.communicate()
         if ffmpeg.returncode:
             log.seek(0)
-            raise ValueError(f"{path}: ffmpeg failed: {log.read().decode(errors='replace')}")
+            raise FfmpegError(log.read().decode(errors="replace"))
 
 
 def _write_gif(path: Path, frames: Iterable[np.ndarray], rate: float, title: str) -> None:
@@ -235,8 +244,8 @@ def _write_html(path: Path, frames: Iterable[np.ndarray], rate: float, title: st
         video = Path(folder) / "video.mp4"
         _write_mp4(video, frames, rate, title)
         encoded = base64.b64encode(video.read_bytes()).decode()
-    words = html.escape(title or path.stem)
-    path.write_text(PAGE.replace("@TITLE@", words).replace("@VIDEO@", encoded), encoding="utf-8")
+    page = PAGE.replace("@TITLE@", html.escape(title)).replace("@VIDEO@", encoded)
+    path.write_text(page, encoding="utf-8")
 
 
 PAGE = """<!doctype html>

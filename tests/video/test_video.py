@@ -100,6 +100,28 @@ def test_odd_sizes_are_padded_for_the_codec(tmp_path):
     assert path.stat().st_size > 0
 
 
+@pytest.mark.parametrize("name", ["video.mp4", "video.gif", "video.html"])
+def test_a_failure_keeps_an_existing_video(name, tmp_path, monkeypatch):
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / name
+    path.write_text("old")
+
+    class Black(BaseTask):
+        frame_rate = 10.0
+
+        def draw(self, states, *, height, width):
+            return (np.zeros((height, width, 3), np.uint8) for _ in states)
+
+    def fails(partial, frames, rate, title):
+        partial.write_text("new")
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(video, f"_write_{path.suffix[1:]}", fails)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        video.record(Black(), [0, 1], path)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
 def test_html_plays_without_a_network(cartpole, tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     task, states = cartpole
