@@ -24,7 +24,7 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
-from purejaxppo.envs.wrappers import WithoutSlide
+from purejaxppo.envs.wrappers import WithoutSlide, from_unit, unit_space
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 MOST_SECONDS = 5.0
@@ -64,7 +64,7 @@ def check(task: BaseTask, where: str, *, wraps: bool = False) -> None:
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
-    action = jax.tree.map(example, task.action)  # a tuple of spaces for several agents
+    action = jax.tree.map(middle, task.action)  # a tuple of spaces for several agents
     step = f"{where}: step"
     next_state, out = pair(
         tracing.check(task.step, step, "(key, state, action)", key, state, action), step
@@ -195,9 +195,14 @@ def check_first_steps(task: BaseTask, where: str) -> None:
                 raise ValueError(f"{where}: {part}{error}") from None
 
 
+def middle(space: Space) -> Any:
+    """Return an action in the middle of its bounds."""
+    return from_unit(example(unit_space(space)), space)
+
+
 def first_steps(task: BaseTask, num_steps: int = 4) -> tuple[Any, np.ndarray]:
     """Return observations [K + 1, ...] after a reset, and bools [K + 1]: the episode is over."""
-    action = example(task.action)
+    action = middle(task.action)
 
     def step(state: Any, key: Key) -> tuple[Any, tuple[Any, Any]]:
         state, out = task.step(key, state, action)

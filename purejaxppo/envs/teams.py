@@ -164,8 +164,9 @@ def common(spaces: Sequence[Space], agents: Sequence[str], kind: str) -> Space:
     if len(boxes) == len(spaces) and same_kind:
         size = max(box.shape[0] for box in boxes)
         low, high = (-1.0, 1.0) if boxes[0].bounded else (-np.inf, np.inf)
-        if all(box.is_bytes for box in boxes):  # networks divide bytes by 255
-            low, high = 0.0, 255.0
+        if kind == "observation" and np.issubdtype(boxes[0].dtype, np.integer):
+            low = min(0.0, *(float(np.min(box.low)) for box in boxes))  # the padding is 0
+            high = max(0.0, *(float(np.max(box.high)) for box in boxes))
         return Box((size,), low, high, boxes[0].dtype)
     other = next(i for i, space in enumerate(spaces) if not _padable(first, space))
     raise ValueError(

@@ -1,6 +1,7 @@
 """Custom tasks: training, wrappers, limits, and one-sentence errors for invalid ones."""
 
 import re
+from dataclasses import dataclass
 from functools import partial
 
 import gymnasium
@@ -438,6 +439,18 @@ class UsesArrayMethods(BaseTask):
     def step(self, key, state, action):
         obs = action.at[0].set(1.0)
         return state, TaskStep(obs, obs.sum(), jnp.bool_(False), jnp.bool_(False))
+
+
+def test_actions_in_checks_are_within_their_bounds():
+    @dataclass(frozen=True)
+    class Positive(examples.Walk):
+        action = Box((1,), 0.5, 2.0)
+
+        def step(self, key, state, action):
+            state, out = super().step(key, state, jnp.int32(1))
+            return state, out._replace(reward=-(jnp.log(action[0]) ** 2))
+
+    assert registry.make(EnvConfig(name=Positive()), 1).spec.action == Box((1,), -1.0, 1.0)
 
 
 def test_actions_in_checks_are_jax_arrays():
