@@ -157,7 +157,7 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
 
 
 def warnings_of(config: EnvConfig, spec: EnvSpec) -> list[str]:
-    """Return warnings about an environment without a time limit or without bounds of actions."""
+    """Return warnings about an option without effect, and missing limits of time or actions."""
     family, lines = family_of(config), []
     # Tasks of other families without a limit are games, which end by their rules.
     is_custom = family is not None and family.names in ("reference", "id", "module")
@@ -172,6 +172,13 @@ def warnings_of(config: EnvConfig, spec: EnvSpec) -> list[str]:
             f"{config.name} has actions without bounds. They are neither clipped nor scaled, and "
             f"start with standard deviation network.init_std around 0. If bounds are known, "
             f"declare them in the action space."
+        )
+    has_stack = "frame_stack" in config.options and "pixels" not in config.options
+    if has_stack and str(config.name).startswith("gymnasium/"):
+        lines.append(
+            f"env.options.frame_stack = {config.options['frame_stack']} has no effect without "
+            f"env.options.pixels. To stack other observations, use env.options.wrappers = "
+            f"[{{FrameStackObservation: {{stack_size: 4}}}}]."
         )
     return lines
 

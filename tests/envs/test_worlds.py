@@ -240,6 +240,8 @@ def test_the_global_state_is_the_environments_own_or_all_observations():
     np.testing.assert_array_equal(out.obs["state"][:, 1], left)
     _, out = play(pettingzoo("Hand", 6, global_state=True), ACTIONS)
     np.testing.assert_array_equal(out.obs["state"], np.repeat(joined, 3, axis=1))
+    with pytest.raises(SimulatorError, match=r"state\(\) returned 2 numbers instead of 3\."):
+        play(pettingzoo("ShrinkingState", 6, global_state=True), ACTIONS)
 
 
 @pytest.mark.parametrize("where", ["obs", "info"])
@@ -295,6 +297,19 @@ def test_spaces_that_differ_in_more_than_size_are_not_padded(one, other, words):
         "agents a and c have observation spaces without a common one"
     )
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype", "bounds"),
+    [
+        ((0.0, 0.0), (3.0, 7.0), "uint8", (0.0, 7.0)),
+        ((1.0, 2.0), (3.0, 255.0), "uint8", (0.0, 255.0)),
+        ((-5.0, 1.0), (-1.0, 4.0), "int8", (-5.0, 4.0)),
+    ],
+)
+def test_bounds_of_padded_integers_contain_the_padding(low, high, dtype, bounds):
+    vectors = [Box((n,), *x, dtype) for n, *x in zip((1, 2), low, high, strict=True)]
+    assert common(vectors, ("a", "b"), "observation") == Box((2,), *bounds, dtype)
 
 
 def test_bounded_vectors_are_padded_within_bounds():

@@ -65,6 +65,13 @@ class WithState(Hand):
         return np.array([self.time, len(self.agents)], np.int64)
 
 
+class ShrinkingState(Hand):
+    """Its state has a number per remaining agent."""
+
+    def state(self):
+        return np.zeros(len(self.agents))
+
+
 class Clocks(Hand):
     """All agents observe the time in Unix seconds."""
 

@@ -198,18 +198,30 @@ def read_agents(
 
 
 def count_games(
-    config: EnvConfig, agents: Agents, started: list[Any], num_envs: int, *, evaluation: bool
+    config: EnvConfig,
+    agents: Agents,
+    started: list[Any],
+    num_envs: int,
+    *,
+    evaluation: bool,
+    editor: bool,
 ) -> int:
-    """Return the number of games with `num_envs` rows. End the first game at an error.
+    """Return the number of games with `num_envs` rows. End the first game if N is invalid.
 
     Raises:
-        ValueError: N is not a multiple of the rows of a game.
+        ValueError: N is not a multiple of the rows of a game, or needs several games of an editor.
     """
     try:
-        return count_worlds(config, agents.size, num_envs, evaluation=evaluation)
+        count = count_worlds(config, agents.size, num_envs, evaluation=evaluation)
     except ValueError:
         close_games(started)
         raise
+    if editor and count > 1:  # the editor's game stays for the next call
+        raise ValueError(
+            f"env.num_envs = {config.num_envs} needs {count} games, but the editor runs only one. "
+            f"Use env.num_envs = {config.num_envs // count}."
+        )
+    return count
 
 
 def close_games(started: list[Any]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from flax import struct
 
 from purejaxppo.aliases import Array, EnvAction, Key, Obs, Tree
+from purejaxppo.config.references import described
 from purejaxppo.envs import metrics
 from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
@@ -94,7 +95,9 @@ def simulator_errors(name: str, *envs: Any) -> Iterator[None]:
         failure = next((env.failure for env in envs if env.failure), None)
         if failure is None:
             raise
-        raise SimulatorError(f"{name}: {printable(failure)}") from error
+        has_message = isinstance(failure, RuntimeError | ValueError | OSError)
+        text = printable(failure) if has_message else described(failure)
+        raise SimulatorError(f"{name}: {text}") from error
 
 
 class HostState(struct.PyTreeNode):
@@ -297,11 +300,6 @@ class HostEnv(Env):
 
         @jax.custom_batching.custom_vmap
         def step(token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
-            if num_envs not in self._pools:
-                raise ValueError(
-                    "jax.vmap over hyperparams alone does not work with a host simulator. Map over "
-                    "keys as well, as in jax.vmap(train)(keys, hyperparams)."
-                )
             return self.pool(num_envs).step(token, action)
 
         @reset.def_vmap
@@ -320,6 +318,12 @@ class HostEnv(Env):
 
         @step.def_vmap
         def fold_step(size: int, batched: Any, token: Token, action: EnvAction) -> tuple[Any, Any]:
+            if not all(jax.tree.leaves(batched[0])):
+                raise ValueError(
+                    "jax.vmap over hyperparams alone does not work with a host simulator. Map over "
+                    "keys as well, as in jax.vmap(train)(keys, hyperparams)."
+                )
+
             def full(x: Array, is_batched: bool) -> Array:
                 return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
 

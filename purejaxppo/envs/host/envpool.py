@@ -139,7 +139,12 @@ def make(
     if render:
         if _module(name).startswith("envpool.mujoco"):
             _check_opengl()
-        options |= RENDER_SETTINGS
+        options |= {
+            key: value
+            for key, value in RENDER_SETTINGS.items()
+            # With from_pixels, the others are the size of the observation.
+            if key == "render_mode" or not options.get("from_pixels")
+        }
     env = HostEnv(
         make_pool,
         observation,

@@ -25,6 +25,7 @@ from purejaxppo import restore
 from purejaxppo.agents.decisions import has_next_obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.engines.godot import adapter
 from purejaxppo.envs.engines.godot.adapter import SEED_STRIDE
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.workers.errors import SimulatorError
@@ -393,6 +394,32 @@ def test_each_game_is_started_once_and_unused_games_are_ended(tmp_path):
     assert waiting.engine.alive()
     unused.close()
     assert not waiting.engine.alive()
+
+
+EDITOR = """#!{python}
+import os, sys, time
+project = sys.argv[sys.argv.index("--path") + 1]
+os.mkdir(project + "/.godot")
+time.sleep({seconds})
+print("no texture")
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "words"),
+    [(1, 0, "importing its assets failed:\nno texture"), (0, 60, "Raise env.options.timeout")],
+)
+def test_an_import_that_fails_is_repeated(code, seconds, words, tmp_path):
+    editor = tmp_path / "editor"
+    editor.write_text(EDITOR.format(python=sys.executable, seconds=seconds, code=code))
+    editor.chmod(0o755)
+    for _ in range(2):
+        with pytest.raises(SimulatorError, match=re.escape(words)):
+            adapter._import(str(editor), tmp_path, "godot/mine", 5.0 if code else 1.0)
+    editor.write_text(EDITOR.format(python=sys.executable, seconds=0, code=0))
+    adapter._import(str(editor), tmp_path, "godot/mine", 5.0)
+    assert (tmp_path / ".godot").is_dir()
 
 
 @pytest.mark.parametrize("name", ["godot/editor", "unity/editor"])

@@ -31,6 +31,7 @@ from purejaxppo.config.files import compare
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
+from purejaxppo.envs.host import envpool
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.parallel.shards import Shards
@@ -120,6 +121,7 @@ def test_workers_serve_vmapped_seeds_with_one_call_per_step():
 def test_a_vmap_over_hyperparameters_only_is_rejected():
     env = registry.make(EnvConfig(name="envpool/CartPole-v1"), 2)
     state, _ = jax.jit(env.reset)(jax.random.key(0))
+    jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 3))  # a pool of this size exists
     with pytest.raises(ValueError, match="over hyperparams alone does not work"):
         jax.vmap(env.step, (None, None, 0))(stepping.KEY, state, jnp.zeros((3, 2), jnp.int32))
     env.close()
@@ -621,6 +623,19 @@ _, out = jax.jit(lambda state: jax.lax.scan(step, state, jnp.zeros((4, 2, 3))))(
 np.savez(sys.argv[3], obs=np.concatenate([first[None], out.obs]), shape=env.spec.observation.shape)
 env.close()
 """
+
+
+def test_a_pool_that_renders_keeps_the_size_of_image_observations(monkeypatch):
+    pools = []
+    monkeypatch.setattr(envpool, "_check_opengl", list)
+    monkeypatch.setattr(envpool, "EnvPool", lambda name, options, *rest: pools.append(options))
+    for pixels in (PIXELS["envpool/Hopper-v5"], {}):
+        env = registry.make(EnvConfig(name="envpool/Hopper-v5", options=pixels), 1, render=True)
+        env.pool(1)
+    assert [(x["render_mode"], x["render_width"]) for x in pools] == [
+        ("rgb_array", 64),
+        ("rgb_array", 640),
+    ]
 
 
 @pytest.mark.full

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from support.children import environment
 
+from purejaxppo.envs.host.bridge import simulator_errors
 from purejaxppo.envs.host.callbacks import CallbackPool, call
-from purejaxppo.envs.host.workers.errors import printable
+from purejaxppo.envs.host.workers.errors import SimulatorError, printable
 from purejaxppo.envs.step import zeros
 from purejaxppo.spaces import Box
 
@@ -72,6 +73,19 @@ def test_a_pool_stores_the_error_of_a_step_with_a_missing_field():
     with pytest.raises(jax.errors.JaxRuntimeError):
         jax.block_until_ready(jax.jit(pool.step)(token, jnp.zeros(3)))
     assert str(pool.failure) == "a callback returned shape () for diverged, expected (3,)"
+
+
+def test_a_key_error_of_custom_code_names_its_line():
+    class Lost(Batch):
+        def step(self, action):
+            return {}["speed"]
+
+    pool = CallbackPool(Lost(), Box((2,)), 3)
+    token, _ = jax.jit(pool.reset)(jax.random.key(0))
+    line = Lost.step.__code__.co_firstlineno + 1
+    words = rf"^mine: line {line} of \S*test_callbacks.py raises KeyError: 'speed'$"
+    with pytest.raises(SimulatorError, match=words), simulator_errors("mine", pool):
+        jax.block_until_ready(jax.jit(pool.step)(token, jnp.zeros(3)))
 
 
 LONE_SURROGATE = """

@@ -213,3 +213,9 @@ def test_the_frames_of_an_environment_object_are_rendered():
 
 def test_workers_do_not_import_the_script():
     assert "__main__" in sys.modules and rewards(EnvConfig(name=local(3)), 4) == [2, 4, 6, 0]
+
+
+def test_a_stack_of_frames_without_pixels_gets_a_warning():
+    config = EnvConfig(name="gymnasium/CartPole-v1", options={"frame_stack": 3})
+    (line,) = registry.warnings_of(config, registry.make(config, 1).spec)
+    assert line.startswith("env.options.frame_stack = 3 has no effect without env.options.pixels")

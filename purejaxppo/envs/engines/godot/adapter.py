@@ -103,7 +103,7 @@ def make(
             editor=editor,
             keep=not (evaluation or first),
         )
-    count = count_games(config, layout, started, num_envs, evaluation=evaluation)
+    count = count_games(config, layout, started, num_envs, evaluation=evaluation, editor=editor)
     if started and not evaluation:  # reserve it for this environment
         started = [started.pop()]
 
@@ -213,7 +213,8 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
     Raises:
         SimulatorError: the import fails or exceeds `timeout`.
     """
-    if (project / ".godot").exists():
+    imported = project / ".godot"
+    if imported.exists():
         return
     command = [editor, "--headless", "--path", str(project), "--import"]
     try:
@@ -228,11 +229,13 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
             errors="replace",
         )
     except subprocess.TimeoutExpired:
+        shutil.rmtree(imported, ignore_errors=True)  # or the next run skips the import
         raise SimulatorError(
             f"{name}: importing its assets took longer than {timeout:g} s. Raise "
             f"env.options.timeout, or open the project in the editor once."
         ) from None
     if result.returncode:
+        shutil.rmtree(imported, ignore_errors=True)
         raise SimulatorError(f"{name}: importing its assets failed:\n{result.stdout[-2000:]}")
 
 

@@ -103,9 +103,9 @@ def make(
         )
     options, slots, parameter_options = split_options(config)
     values = curriculum.schedule(config.curriculum)
-    launch = _launch(
-        name, options, _varied(config, parameter_options, _floats(values, float(evaluation)))
-    )
+    start = parameters.finite(_floats(values, float(evaluation)))
+    varied = parameters.varied(parameter_options, config.randomize, start)
+    launch = _launch(name, options, varied)
     seed = 2 * seed + evaluation
     with game_errors(config.name):
         stamp = 0.0 if launch.is_editor else Path(executable(name)).stat().st_mtime
@@ -116,12 +116,9 @@ def make(
             editor=launch.is_editor,
             keep=not first,
         )
-    count = count_games(config, layout, started, num_envs, evaluation=evaluation)
-    if launch.is_editor and count > 1:
-        raise ValueError(
-            f"env.num_envs = {config.num_envs} needs {count} games, but the editor runs only one. "
-            f"Use env.num_envs = {config.num_envs // count}."
-        )
+    count = count_games(
+        config, layout, started, num_envs, evaluation=evaluation, editor=launch.is_editor
+    )
     if started and not evaluation:  # reserve it for this environment
         started = [started.pop()]
     return UnityEnv(
@@ -249,13 +246,6 @@ class UnityEnv(GameEnv):
 def _seed_after(seed: int, update: int) -> int:
     """Return the first game's seed in a run that continues after `update` updates."""
     return seed_at(seed, update) * SEED_STRIDE % 2**30
-
-
-def _varied(
-    config: EnvConfig, parameter_options: dict[str, Parameter], start: dict[str, float]
-) -> dict[str, Parameter]:
-    """Add the config's randomisation and curriculum to parameters; see `parameters.varied`."""
-    return parameters.varied(parameter_options, config.randomize, parameters.finite(start))
 
 
 def _floats(values: Callable[[Scalar], ParameterValues], progress: float) -> dict[str, float]:

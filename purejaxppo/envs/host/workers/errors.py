@@ -15,7 +15,7 @@ LONGEST = 4000
 """Maximum number of characters in an error message."""
 
 
-def printable(error: Exception) -> str:
+def printable(error: BaseException) -> str:
     """Return the message of an error, shortened and with escapes for lone surrogates.
 
     JAX crashes the process if the error of a callback, or a file name in its traceback, contains a

@@ -388,6 +388,13 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         if self.team.state is not None:
             state = self.env.state() if self._has_own_state else joined
             out["state"] = np.asarray(state, np.float32).ravel()
+            (size,) = self.team.state.shape
+            if out["state"].size != size:
+                raise MakeError(
+                    f"pettingzoo/{self.name}: state() returned {out['state'].size} numbers instead "
+                    f"of {size}. It must return an array of the same size at every step, also "
+                    f"after the episode of an agent has ended."
+                )
         return _in_shape(out, self.team.joint_observation)
 
 

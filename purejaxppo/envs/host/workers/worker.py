@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.config.references import LoadError
-from purejaxppo.envs.host.workers.errors import MakeError
+from purejaxppo.envs.host.workers.errors import MakeError, printable
 from purejaxppo.envs.host.workers.factory import Maker, time_limit
 from purejaxppo.envs.host.workers.gym_spaces import (
     action_space,
@@ -387,7 +387,7 @@ def _run_or_fail(
     except (Exception, SystemExit) as error:
         if sentence := old_gym_error(error):
             return WorkerFailure(env_index(), sentence, "", True)
-        summary = f"raised {type(error).__name__} in {command}: {error}"
+        summary = f"raised {type(error).__name__} in {command}: {printable(error)}"
         return WorkerFailure(env_index(), summary, traceback.format_exc(), False)
 
 
