@@ -223,9 +223,10 @@ def from_unit(action: Action, space: Space) -> EnvAction:
         return {name: from_unit(action[name], part) for name, part in space.spaces}
     if isinstance(space, Box) and space.bounded:
         low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
-        unit = jnp.clip(action, -1.0, 1.0)
-        scaled = unit if np.all(low == -1) and np.all(high == 1) else _affine(unit, low, high)
-        return scaled.astype(space.dtype)
+        action = jnp.clip(action, -1.0, 1.0)
+        if np.any(low != -1) or np.any(high != 1):
+            action = low + 0.5 * (action + 1.0) * (high - low)
+        return action.astype(space.dtype)
     return action
 
 
@@ -234,10 +235,6 @@ def shaped(action: Action, space: Space) -> EnvAction:
     if isinstance(space, Dict):
         return {name: shaped(action[name], part) for name, part in space.spaces}
     return action.reshape((-1, *space.shape)) if isinstance(space, Box) else action
-
-
-def _affine(unit: jax.Array, low: np.ndarray, high: np.ndarray) -> jax.Array:
-    return low + 0.5 * (unit + 1.0) * (high - low)
 
 
 class UnitActions(ReturnPreservingWrapper):

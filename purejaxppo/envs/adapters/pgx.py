@@ -124,11 +124,6 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | MultiplayerGame | Agai
     return AgainstOpponent(game, opponent)
 
 
-def _state_shapes(env: Any) -> Any:
-    """Return the shapes and dtypes of the state of a game."""
-    return jax.eval_shape(env.init, jax.random.key(0))
-
-
 def without_observation(state: Any) -> Any:
     """Return a pgx state without its observation, which every step recomputes."""
     return state.replace(observation=())
@@ -136,7 +131,7 @@ def without_observation(state: Any) -> Any:
 
 def _board(env: Any) -> Box:
     """Return the observation space of the board."""
-    board = _state_shapes(env).observation
+    board = jax.eval_shape(env.init, jax.random.key(0)).observation
     bounds = (0.0, 1.0) if board.dtype == bool else (-np.inf, np.inf)
     return Box(tuple(board.shape), *bounds, str(board.dtype))
 

@@ -14,8 +14,8 @@ from purejaxppo.envs.host.bridge import Token
 from purejaxppo.envs.host.workers.errors import printable
 from purejaxppo.envs.step import EnvStep
 
-LARGEST_TOKEN = 2**31 - 1
-"""Largest token. The next one is 1."""
+TOKEN = np.int32(1)
+"""The token of every call. Each call needs the token of the last one, so their order is kept."""
 
 
 def call(
@@ -171,18 +171,18 @@ class CallbackPool(Generic[B]):
 
         def set_values(token: Token, values: Any) -> Any:
             function(values)
-            return _next(token)
+            return TOKEN
 
         return self._call(set_values, self.token, token, values)
 
     def _reset(self, seed: Any) -> tuple[np.int32, Any]:
-        return np.int32(1), self.envs.reset(int(seed) + self.first)
+        return TOKEN, self.envs.reset(int(seed) + self.first)
 
     def _begin(self, seeds: Any) -> tuple[np.int32, Any]:
-        return np.int32(1), self.envs.reset(seeds)
+        return TOKEN, self.envs.reset(seeds)
 
     def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, EnvStep]:
-        return _next(token), self.envs.step(action)
+        return TOKEN, self.envs.step(action)
 
     def _call(self, function: Callable[..., Any], result: Any, *args: Any) -> Any:
         """Run `call` and store the error of a failure, because JAX keeps only its message."""
@@ -204,8 +204,3 @@ class CallbackPool(Generic[B]):
     def close(self) -> None:
         """Close the environments and their workers."""
         self.envs.close()
-
-
-def _next(token: Token) -> np.int32:
-    """Return the token of the next call. Tokens count the calls."""
-    return np.int32(int(token) % LARGEST_TOKEN + 1)
