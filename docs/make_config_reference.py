@@ -33,9 +33,10 @@ Use `=` for a value that starts with `--`. Other forms:
 | `dict[...]` | `--env.options length 3 other x`, `--env.options.length 3` |
 
 Entries of a mapping are added to those of the config file; `--env.options` without a value removes
-those. Fields marked * may change when a run resumes, and can be vmapped over. "Requires"
-lists the settings that give a field an effect. A run that changes a field without them prints a
-warning at its start.
+those. When a run resumes, you can change fields marked * or +, and options in `env.options` that
+affect only speed. Changing any other field is an error. Fields marked * can also be vmapped over.
+"Requires" lists the settings that give a field an effect. A run that changes a field without them
+prints a warning at its start.
 """
 
 OPTIONS_HEAD = """## Options of environments
@@ -97,9 +98,9 @@ def table(section: str, cls: type) -> str:
             continue
         text = docs[leaf].replace("|", "\\|").replace("<", "&lt;")
         needs = f" Requires `{metadata['needs']}`." if metadata.get("needs") else ""
-        star = " *" if metadata.get("tunable") else ""
+        mark = " *" if metadata.get("tunable") else " +" if metadata["free"] else ""
         kind = kind_text(HINTS[name]) + limits_text(metadata)
-        rows.append(f"| `{name}`{star} | {kind} | `{default_text(default)}` | {text}{needs} |")
+        rows.append(f"| `{name}`{mark} | {kind} | `{default_text(default)}` | {text}{needs} |")
     return "\n".join(rows)
 
 

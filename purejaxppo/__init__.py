@@ -2,7 +2,7 @@
 
     import purejaxppo as ppo
 
-    run = ppo.train("cartpole.yaml", total_timesteps=100_000, ppo={"gamma": 0.98})
+    run = ppo.train("cartpole.yaml", ppo={"gamma": 0.98})
     run.plot()                                          # learning curve
     ppo.evaluate(run, episodes=100)
     ppo.video(run, "cartpole.mp4")

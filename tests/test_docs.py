@@ -8,6 +8,7 @@ import pytest
 from support.paths import ROOT
 
 import purejaxppo
+from purejaxppo.config.checks import settings
 from purejaxppo.config.files import from_dict
 from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.parts import make_parts
@@ -42,13 +43,15 @@ def test_generated_pages_are_up_to_date(path, monkeypatch, capsys):
 def test_every_config_field_is_documented():
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8").splitlines()
 
+    free = {name for name, metadata, _ in settings(Config()) if metadata["free"]}
+
     def about(name):
-        mark = " *" if name in TUNABLE else ""
+        mark = " *" if name in TUNABLE else " +" if name in free else ""
         (row,) = [line for line in page if line.startswith(f"| `{name}`{mark} |")]
         return row.split(" | ")[-1].strip(" |")
 
     names = list(fields(Config()))
-    assert len(names) > 50
+    assert len(names) > 50 and 10 < len(free) < len(names) / 2
     assert [name for name in names if len(about(name)) <= len("short")] == []
 
 

@@ -115,17 +115,17 @@ class EnvConfig(Section):
     counts as one."""
     backend: str = ""
     """Physics engine of the simulator. brax has spring, positional, generalized and mjx; playground
-    has jax and warp. Empty: the family's default."""
+    has jax and warp. Empty: spring for brax, jax for playground."""
     max_episode_steps: int = setting(0, low=0, high=2**30)
     """Time limit of an episode, in steps. Reaching it truncates the episode. 0: the task's default
     limit."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
-    """When the first states of episodes are computed. every_step: a new one for each episode;
-    always exact. every_rollout: before each rollout, one per environment, or ceil(16 / n) per
-    environment if a shard has n < 16; each environment uses all of its shard's in turn. This is
-    faster if resets are expensive, and exact while no environment starts more episodes in a rollout
-    than its shard has first states. auto: every_step if the task's resets are cheap, otherwise
-    every_rollout."""
+    """When the first states of episodes are computed. every_step: at every step, for every
+    environment; those whose episode has ended use them. Always exact. every_rollout: before each
+    rollout, one per environment, or ceil(16 / n) per environment if a shard has n < 16; each
+    environment uses all of its shard's in turn. This is faster if resets are expensive, and exact
+    while no environment starts more episodes in a rollout than its shard has first states. auto:
+    every_step if the task's resets are cheap, otherwise every_rollout."""
     stagger: bool = False
     """Start the first episode of each environment at a random step of the time limit, so time
     limits do not end all episodes at the same step (Rudin et al. 2022). Until these shorter
@@ -211,7 +211,7 @@ class NetworkConfig(Section):
     residual: a linear layer, then one normalised residual block per width (SimBa, Lee et al. 2024);
     all widths must be equal."""
     layer_norm: bool = setting(False, needs="network.block = plain")
-    """Apply layer normalisation after each hidden layer."""
+    """Apply layer normalisation before the activation of each hidden layer."""
     rnn: Literal["none", "gru", "lstm", "mingru"] = "none"
     """Recurrent cell after the hidden layers, for tasks that need memory. mingru is a parallel scan
     over time (Feng et al. 2024), which is faster than gru and lstm for long sequences."""
@@ -253,8 +253,8 @@ class NetworkConfig(Section):
     otherwise last."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Initial weights. orthogonal: gain sqrt(2), 0.01 for the policy's output and 1 for the
-    critic's (Saxe et al. 2013). lecun_normal: flax's default. It does not apply to convolutions
-    and recurrent cells."""
+    critic's, or 0 with ppo.critic = hl_gauss (Saxe et al. 2013). lecun_normal: flax's default. It
+    does not apply to convolutions and recurrent cells."""
     distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Code = setting(
         "gaussian", code=True
     )
@@ -331,7 +331,7 @@ class PPOConfig(Section):
     clip_schedule: Schedule = setting(
         "constant", code=True, needs="ppo.objective = clip, dual_clip, spo or clip_kl"
     )
-    """Schedule of ppo.clip_eps; values as for ppo.learning_rate_schedule."""
+    """Schedule of ppo.clip_eps; values as for ppo.learning_rate_schedule, except adaptive."""
     objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] | Code = setting(
         "clip", code=True
     )
@@ -388,14 +388,14 @@ class PPOConfig(Section):
     ent_coef: float = setting(0.0, low=0, tunable=True)
     """Weight of the entropy bonus."""
     ent_schedule: Schedule = setting("constant", code=True, needs="ppo.ent_coef > 0")
-    """Schedule of ppo.ent_coef; values as for ppo.learning_rate_schedule."""
+    """Schedule of ppo.ent_coef; values as for ppo.learning_rate_schedule, except adaptive."""
     intrinsic_coef: float = setting(1.0, low=0, tunable=True, needs="intrinsic.kind = icm or rnd")
     """Weight of the intrinsic reward, which is divided by the standard deviation of its discounted
     return."""
     intrinsic_schedule: Schedule = setting(
         "constant", code=True, needs="intrinsic.kind = icm or rnd"
     )
-    """Schedule of ppo.intrinsic_coef; values as for ppo.learning_rate_schedule."""
+    """Schedule of ppo.intrinsic_coef; values as for ppo.learning_rate_schedule, except adaptive."""
     symmetry: Literal["none", "augment", "loss"] = "none"
     """Use of a task's mirror symmetry, given by built-in lists of the task or by env.mirror_obs and
     env.mirror_action (Mittal et al. 2024). augment: train on each minibatch and its mirror image.
@@ -533,7 +533,7 @@ class CheckpointConfig(Section):
     max_seconds: float = setting(300.0, above=0)
     """Longest time between two checkpoints, in seconds."""
     keep: int = setting(2, low=1, high=2**30)
-    """Number of latest checkpoints to keep on disk, in addition to the best one."""
+    """Number of latest checkpoints to keep on disk. Each also contains the best agent so far."""
 
 
 @dataclass(frozen=True)
@@ -589,11 +589,14 @@ class Config(Section):
     on."""
     asynchronous: bool = setting(False, swept=False)
     """Collect the next rollout while learning from the last one, with parameters that are one
-    update old. Use it for slow host simulators. Results differ slightly."""
+    update old. Use it for slow host simulators. Simulators in JAX, several seeds and several
+    processes are not supported. Results differ slightly."""
     num_shards: int = setting(0, low=0, high=2**16, swept=False)
     """Number of parts that the environments are divided into, each with its own random keys.
     Several shards may share a device. Results depend on this number, not on the number of devices.
-    0: one per device at the start of the run."""
+    0: the largest number up to one per device that divides environments and minibatches evenly and
+    gives each shard at least 64 rows of a minibatch (4,096 on GPUs and TPUs). Devices are first
+    used for seeds. Host simulators have one shard per process."""
     matmul_precision: Literal["highest", "high", "default"] = setting("highest", swept=False)
     """Precision of float32 matrix products and convolutions, including the simulator's, as in JAX.
     highest: float32. high: TF32 on NVIDIA GPUs, three bfloat16 passes on TPUs. default: the
@@ -601,7 +604,8 @@ class Config(Section):
     CPUs."""
     gpu: dict[str, Scalar] = section(dict, free=True, swept=False)
     """Values of settings that a run on a GPU uses instead, by dotted name: `env.num_envs: 4096`.
-    Flags on the command line override them. The run's config.yaml contains the values in use."""
+    Flags on the command line override them. If a flag sets another env.name, those of the config
+    file are ignored. The run's config.yaml contains the values in use."""
     devices: int = setting(0, low=0, high=1024, free=True, swept=False)
     """Number of devices to use. 0: all. On a CPU, each core is a device."""
     keep_cores_awake: bool = setting(False, free=True, swept=False)

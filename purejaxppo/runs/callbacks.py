@@ -63,7 +63,7 @@ class Callback:
         """Run before the first chunk of training, also when a run is resumed."""
 
     def on_log(self, context: CallbackContext) -> Mapping[str, float | Sequence[float]] | None:
-        """Run for each row of metrics.
+        """Run when metrics are logged. `context.rows` has a row for each agent.
 
         Returns:
             More metrics by name, each one number for all agents or a list with one per agent. The

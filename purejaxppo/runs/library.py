@@ -245,8 +245,8 @@ def train(
             playground/TASK for the settings that Playground tuned. None: the defaults.
         env: an environment instead of the config's: a name such as gymnasium/CartPole-v1, a
             `Task`, an environment of Gymnasium, PettingZoo (parallel), gymnax, Brax or Playground,
-            its class, or a function that makes one. A mapping changes settings of the section env:
-            env={"num_envs": 64}.
+            its class, or a function that makes one. The config's env.options are then not used. A
+            mapping changes settings of the section env: env={"num_envs": 64}.
         num_envs: number of copies of the environment, which step in parallel. None: the config's
             env.num_envs.
         run_dir: the run folder. Empty: the config's, or else the default of the command.
