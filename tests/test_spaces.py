@@ -204,9 +204,9 @@ def test_the_largest_number_of_a_dtype_means_no_bound():
 
 def test_padded_vectors_of_bytes_are_bytes():
     longer = Box((3,), 0, 255, "uint8")
-    assert teams.common([BYTES, longer], ("a", "b"), "observe") == longer
+    assert teams.common([BYTES, longer], ("a", "b"), "observation") == longer
     bits = [Box((2,), 0, 1, "uint8"), Box((3,), 0, 1, "uint8")]
-    assert not teams.common(bits, ("a", "b"), "observe").is_bytes
+    assert not teams.common(bits, ("a", "b"), "observation").is_bytes
 
 
 @pytest.mark.toy
