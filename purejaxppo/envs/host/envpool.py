@@ -139,12 +139,9 @@ def make(
     if render:
         if _module(name).startswith("envpool.mujoco"):
             _check_opengl()
-        options |= {
-            key: value
-            for key, value in RENDER_SETTINGS.items()
-            # With from_pixels, the others are the size of the observation.
-            if key == "render_mode" or not options.get("from_pixels")
-        }
+        # With from_pixels, width and height are those of the observation.
+        keys = ["render_mode"] if options.get("from_pixels") else list(RENDER_SETTINGS)
+        options |= {key: RENDER_SETTINGS[key] for key in keys}
     env = HostEnv(
         make_pool,
         observation,
