@@ -39,8 +39,14 @@ CONFIGS = {
     # env.num_envs = 8 with more simulators, so only 8 have the same numbers.
     # The hashes were stored with constant gamma and without layer normalisation.
     "hopper_v5.yaml": {"eval.num_episodes": 8, "ppo.final_gamma": 0.0, "network.layer_norm": False},
-    # The hashes were stored before evaluations had whole environments of several agents.
-    "mpe_spread.yaml": {"num_shards": 2, "eval.num_episodes": 0},
+    # The hashes were stored with this rate and these minibatches, and before evaluations had whole
+    # environments of several agents.
+    "mpe_spread.yaml": {
+        "num_shards": 2,
+        "eval.num_episodes": 0,
+        "ppo.learning_rate": 3e-4,
+        "ppo.num_minibatches": 4,
+    },
 }
 """Changes of each config, by dotted name."""
 TIMES = ("seconds", "charts/SPS")
