@@ -172,7 +172,10 @@ def test_sampled_actions_are_allowed_by_the_mask(name, make_config):
     ("name", "options", "message"),
     [
         ("Snake-v1", {"time_limit": 5}, "has no such option. It has num_rows, num_cols"),
-        ("Maze-v0", {"generator": "mine"}, "has no such option. It has no options."),
+        ("Maze-v0", {"generator": "mine"}, "has no such option. It has num_rows, num_cols"),
+        ("MMST-v0", {"num_nodes": 9}, "has no such option. It has no options."),
+        ("LevelBasedForaging-v0", {"num_agents": 0}, "Number of agents must be positive"),
+        ("TSP-v1", {"num_cities": 50}, "env.max_episode_steps = 0: set a limit"),
         ("Snake-v1", {"num_rows": 5.5}, "5.5: must be a whole number"),
         ("LevelBasedForaging-v0", {"penalty": "high"}, "'high': must be a number"),
     ],
@@ -189,6 +192,16 @@ def test_options_are_arguments_of_the_environment_class():
     assert task.observation["grid"] == Box((6, 7, 5), 0.0, 1.0)
     assert isinstance(make("Game2048-v1", board_size=3).observation, Dict)
     assert make("Game2048-v1", board_size=3).observation["board"].shape == (3, 3, 11)
+
+
+@pytest.mark.toy
+def test_options_are_arguments_of_the_generator():
+    task = make("LevelBasedForaging-v0", num_agents=3, force_coop=False, penalty=0.5)
+    assert task.action == MultiDiscrete((6, 6, 6)) and task.env.penalty == 0.5
+    assert task.observation["agents_view"].nvec == (10,) * 3 * 15  # positions -1 to 8, levels
+    assert make("Maze-v0", num_rows=5, num_cols=6).max_episode_steps == 30
+    task = make("TSP-v1", limit=60, num_cities=50)
+    assert task.action == Discrete(50) and task.max_episode_steps == 60
 
 
 @pytest.mark.toy

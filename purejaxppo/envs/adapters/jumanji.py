@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
-from purejaxppo.config.schema import EnvConfig, Scalar
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
@@ -60,6 +60,8 @@ EXPENSIVE_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
 """Tasks with expensive resets and long episodes: rollouts sample a quarter of the first states."""
+FIXED_SIZES = frozenset({"MMST-v0"})
+"""Tasks whose generator depends on the time limit; its arguments are not options."""
 GRIDS = ("board", "grid", "puzzle")
 """Names of grid observations, [height, width, planes]."""
 MAX_ONE_HOT = 40
@@ -83,13 +85,12 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
-    """Create the jumanji task `name`; `config.options` are arguments of its class.
+    """Create the jumanji task `name`; `config.options` are arguments of its class and generator.
 
     Raises:
-        ValueError: an unknown option or an invalid value.
+        ValueError: an unknown option, an invalid value, or a size without a time limit.
     """
-    kind = type(_make_env(name, {}))
-    options = _checked(name, kind, config.options)
+    options = _read_options(name, config)
     env = _make_env(name, options)
     limit = config.max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
     if not TIME_LIMITS[name]:
@@ -104,20 +105,49 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
 
 
 def _make_env(name: str, options: Mapping[str, Any]) -> Any:
-    try:
+    with _invalid_options(name):
         return _jumanji().make(name, **options)
+
+
+def _read_options(name: str, config: EnvConfig) -> dict[str, Any]:
+    """Return the arguments of the task's class. Options of its generator become a generator."""
+    env = _make_env(name, {})
+    parameters = inspect.signature(type(env)).parameters
+    of_class = _numbers({n: p.default for n, p in parameters.items() if n != "time_limit"})
+    generator = vars(env).get("generator", vars(env).get("_generator"))
+    of_generator = {} if generator is None or name in FIXED_SIZES else _sizes(generator)
+    options = checked(f"jumanji/{name}", config.options, from_values(of_class | of_generator))
+    sizes = {n: value for n, value in options.items() if n in of_generator}
+    if not sizes:
+        return options
+    if TIME_LIMITS[name] and not config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = 0: set a limit. jumanji/{name} has none, and "
+            f"env.options.{next(iter(sizes))} can make its episodes longer."
+        )
+    arguments = {n: value for n, value in options.items() if n in of_class}
+    with _invalid_options(name):
+        return arguments | {"generator": type(generator)(**(of_generator | sizes))}
+
+
+def _sizes(generator: Any) -> dict[str, Any]:
+    """Return the numeric arguments of a generator of first states, with its values."""
+    stored = {n.removeprefix("_"): value for n, value in vars(generator).items()}
+    names = inspect.signature(type(generator)).parameters
+    return _numbers({n: stored[n] for n in names if n in stored})
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: value for n, value in values.items() if type(value) in (bool, int, float)}
+
+
+@contextlib.contextmanager
+def _invalid_options(name: str) -> Iterator[None]:
+    """Raise ValueError for errors of the simulator."""
+    try:
+        yield
     except (AssertionError, TypeError, ValueError) as error:
         raise ValueError(f"env.options for jumanji/{name}: {error}") from error
-
-
-def _checked(name: str, kind: type, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    arguments = inspect.signature(kind).parameters.values()
-    defaults = {
-        argument.name: argument.default
-        for argument in arguments
-        if type(argument.default) in (bool, int, float) and argument.name != "time_limit"
-    }
-    return checked(f"jumanji/{name}", options, from_values(defaults))
 
 
 class Part(NamedTuple):
@@ -312,5 +342,5 @@ FAMILY = Family(
     tasks=task_names,
     make_task=make,
     requires="jumanji",
-    more_options="numeric and boolean arguments of the task's class",
+    more_options="numeric and boolean arguments of the task's class and of its generator",
 )
