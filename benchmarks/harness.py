@@ -32,7 +32,7 @@ PACKAGES = (
     *("jax", "jaxlib", "flax", "optax"),
     *("brax", "gymnax", "playground", "mujoco-mjx", "mujoco", "envpool", "gymnasium"),
     *("craftax", "jaxmarl", "jumanji", "pgx", "xminigrid"),
-    *("torch", "stable_baselines3", "sbx-rl"),
+    *("torch", "stable_baselines3", "sbx-rl", "rejax", "distrax", "tensorflow-probability"),
 )
 SETTLE_SECONDS = 0.2
 """Seconds for the start of the processes that keep cores awake."""
@@ -344,6 +344,18 @@ def call(command: list[str], **given: Any) -> str:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {last}")
     return done.stdout
+
+
+def has_modules(contender: str, python: str, names: tuple[str, ...]) -> bool:
+    """Return whether an interpreter finds the modules, and print missing ones."""
+    code = (
+        "import importlib.util, sys\n"
+        "print(*(m for m in sys.argv[1:] if not importlib.util.find_spec(m)))"
+    )
+    missing = subprocess.run([python, "-c", code, *names], check=True, stdout=subprocess.PIPE)
+    if names := missing.stdout.decode().split():
+        print(f"{contender}: skipped, since {python} does not find {', '.join(names)}.")
+    return not names
 
 
 def metrics(run_dir: Path) -> list[Row]:

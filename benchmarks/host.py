@@ -9,7 +9,6 @@ reset, that step is not. Rows go to benchmarks/results/host.jsonl.
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -158,7 +157,7 @@ def main() -> None:
             name: [python_of(contender, args), *worker, task, name]
             for name, contender in contenders.items()
             if (not args.contenders or name in args.contenders)
-            and has_modules(f"{task}, {name}", python_of(contender, args), contender.needs)
+            and harness.has_modules(f"{task}, {name}", python_of(contender, args), contender.needs)
         }
         results = harness.measure(commands, args.rounds)
         harness.show(task, results, "sb3", "sbx")
@@ -172,18 +171,6 @@ def main() -> None:
 def python_of(contender: Contender, args: argparse.Namespace) -> str:
     """Return the interpreter of a contender."""
     return args.peer_python if contender.peer else sys.executable
-
-
-def has_modules(contender: str, python: str, names: tuple[str, ...]) -> bool:
-    """Return whether an interpreter finds the modules, and print missing ones."""
-    code = (
-        "import importlib.util, sys\n"
-        "print(*(m for m in sys.argv[1:] if not importlib.util.find_spec(m)))"
-    )
-    missing = subprocess.run([python, "-c", code, *names], check=True, stdout=subprocess.PIPE)
-    if names := missing.stdout.decode().split():
-        print(f"{contender}: skipped, since {python} does not find {', '.join(names)}.")
-    return not names
 
 
 def work(task: str, name: str, args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Contenders of other libraries: the PPO of Stable-Baselines3, SBX and Brax.
+"""Contenders of other libraries: the PPO of Stable-Baselines3, SBX, Brax and rejax.
 
 They may run under another Python; sizes are the flat dict of `ours`.
 """
@@ -114,6 +114,34 @@ def brax_ppo(sizes: Sizes, progress: Callable[[int, dict[str, Any]], None], **gi
         "seed": 0,
     }
     train.train(**{**defaults, **given}, progress_fn=progress)
+
+
+def rejax(sizes: Sizes, seconds: float) -> None:
+    """Run unchanged PPO of rejax: its iterations in one compiled loop, without evaluations."""
+    import jax
+    from rejax import PPO
+
+    n, length = sizes["num_envs"], sizes["rollout_length"]
+    algorithm = PPO.create(
+        env=sizes["env"].partition("/")[2],
+        num_envs=n,
+        num_steps=length,
+        num_epochs=sizes["num_epochs"],
+        num_minibatches=sizes["num_minibatches"],
+        agent_kwargs={"activation": "tanh", "hidden_layer_sizes": sizes["hidden"]},
+    )
+    state = algorithm.init_state(jax.random.PRNGKey(0))
+
+    @jax.jit
+    def iterate(state: Any, count: int) -> Any:
+        return jax.lax.fori_loop(0, count, lambda _, x: algorithm.train_iteration(x), state)
+
+    def run(count: int) -> int:
+        nonlocal state
+        state = jax.block_until_ready(iterate(state, count))
+        return count * n * length
+
+    harness.rounds(run, seconds)
 
 
 def repair_brax() -> None:

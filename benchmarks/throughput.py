@@ -1,8 +1,9 @@
-"""Steps per second of our PPO, of Brax's PPO, and of the simulator under random actions.
+"""Steps per second of our PPO, of other libraries, and of the simulator under random actions.
 
     python benchmarks/throughput.py [--tasks hopper64 cartpole] [--rounds 7] [--seconds 4]
     python benchmarks/throughput.py --tasks cartpole --set num_envs=1024 --contenders ours
     python benchmarks/throughput.py --contenders ours before --before ../other_checkout
+    python benchmarks/throughput.py --tasks cartpole --peer-python PATH  # a Python with rejax
     python benchmarks/throughput.py --worlds [xminigrid/MiniGrid-DoorKey-8x8 ...]
 
 Contenders run without `keep_cores_awake`, except those with `awake` in their name. `--set` changes
@@ -46,6 +47,7 @@ CONTENDERS = {
     "brax": "Brax's own PPO, equal sizes and epochs, one device (its default)",
     "brax-devices": "Brax's own PPO, equal sizes and epochs, every core a device",
     "brax-awake": "the same with cores kept awake by purejaxppo's processes",
+    "rejax": "rejax's own PPO, equal sizes and epochs, one device (its default)",
 }
 AWAKE = ("ours-awake", "brax-awake")
 
@@ -57,17 +59,18 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--set", nargs="+", default=[], metavar="SIZE=NUMBER", help="other sizes")
     parser.add_argument("--before", type=Path, help="another checkout")
+    parser.add_argument("--peer-python", default=sys.executable, help="Python with rejax")
     parser.add_argument(
         "--worlds", nargs="*", metavar="TASK", help="measure simulators with auto-resets"
     )
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = harness.parse(parser)
-    worker = [sys.executable, __file__, "--seconds", str(args.seconds), "--worker"]
+    worker = [__file__, "--seconds", str(args.seconds), "--worker"]
     if args.worker:
         name, sizes = args.worker[0], json.loads(args.worker[1])
         (worlds.work if "world" in sizes else work)(name, sizes, args.seconds)
     elif args.worlds is not None:
-        worlds.compare(args, worker)
+        worlds.compare(args, [sys.executable, *worker])
     else:
         compare(args, worker)
 
@@ -80,13 +83,13 @@ def compare(args: argparse.Namespace, worker: list[str]) -> None:
     for task in args.tasks:
         sizes = {**TASKS[task], **(TOY if args.toy else {}), **changes}
         commands = {
-            name: [*worker, name, json.dumps(sizes)]
+            name: [python_of(name, args), *worker, name, json.dumps(sizes)]
             for name in args.contenders
-            if takes_part(name, sizes["env"], args.before)
+            if takes_part(name, sizes["env"], args)
         }
         before = {"before": {"PYTHONPATH": str(args.before and args.before.resolve())}}
         results = harness.measure(commands, args.rounds, AWAKE, before)
-        harness.show(f"{task}: {sizes}", results, "random", "brax", "before")
+        harness.show(f"{task}: {sizes}", results, "random", "brax", "rejax", "before")
         rows += [
             result.row(
                 task=task + suffix,
@@ -100,16 +103,27 @@ def compare(args: argparse.Namespace, worker: list[str]) -> None:
     harness.keep(args, rows, "task", "contender", "device")
 
 
-def takes_part(contender: str, env: str, before: Path | None) -> bool:
-    """Return whether Brax has the task, or another checkout is given."""
+def takes_part(contender: str, env: str, args: argparse.Namespace) -> bool:
+    """Return whether a library has the task and is installed, or another checkout is given."""
     if contender == "before":
-        return before is not None
+        return args.before is not None
+    if contender == "rejax":
+        python = python_of(contender, args)
+        return env.startswith("gymnax/") and harness.has_modules(contender, python, ("rejax",))
     return env.startswith("brax/") or not contender.startswith("brax")
+
+
+def python_of(contender: str, args: argparse.Namespace) -> str:
+    """Return the interpreter of a contender."""
+    return args.peer_python if contender == "rejax" else sys.executable
 
 
 def work(name: str, sizes: dict[str, Any], seconds: float) -> None:
     """Compile, warm up, then time one round per line of stdin."""
     sizes["hidden"] = tuple(sizes["hidden"])
+    if name == "rejax":
+        peers.rejax(sizes, seconds)
+        return
     ours.start(1 if name in ("ours-one-device", "brax") else 0)
     if name.startswith("brax"):
         peers.brax(sizes, seconds)
