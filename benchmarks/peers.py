@@ -117,7 +117,7 @@ def brax_ppo(sizes: Sizes, progress: Callable[[int, dict[str, Any]], None], **gi
 
 
 def rejax(sizes: Sizes, seconds: float) -> None:
-    """Run unchanged PPO of rejax: its iterations in one compiled loop, without evaluations."""
+    """Run unchanged PPO of rejax in one compiled loop per round, without evaluations."""
     import jax
     from rejax import PPO
 

@@ -1,4 +1,4 @@
-"""`jumanji/`: puzzles, packing, routing and games, https://github.com/instadeepai/jumanji.
+"""`jumanji/`: puzzles, packing, routing, games and robots on grids, https://github.com/instadeepai/jumanji.
 
 Sokoban is not included, because it downloads its levels.
 """
@@ -60,8 +60,10 @@ EXPENSIVE_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
 """Tasks with expensive resets and long episodes: rollouts sample a quarter of the first states."""
-FIXED_SIZES = frozenset({"MMST-v0"})
-"""Tasks whose generator depends on the time limit; its arguments are not options."""
+WITHOUT_GENERATOR_OPTIONS = frozenset({"MMST-v0"})
+"""Tasks whose generator depends on the time limit; the generator's arguments are not options."""
+NOT_OPTIONS = frozenset({"time_limit", "max_steps"})
+"""Arguments that are not options: limits."""
 GRIDS = ("board", "grid", "puzzle")
 """Names of grid observations, [height, width, planes]."""
 MAX_ONE_HOT = 40
@@ -88,10 +90,13 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
     """Create the jumanji task `name`; `config.options` are arguments of its class and generator.
 
     Raises:
-        ValueError: an unknown option, an invalid value, or a size without a time limit.
+        ValueError: an unknown option, an invalid value, or an option that needs a time limit.
     """
     options = _read_options(name, config)
-    env = _make_env(name, options)
+    with _invalid_options(name, config.options):
+        env = _make_env(name, options)
+        if options:
+            jax.eval_shape(env.reset, jax.random.key(0))
     limit = config.max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
     if not TIME_LIMITS[name]:
         # The simulator reports its limit as a termination, so the wrapper must truncate before.
@@ -105,49 +110,69 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
 
 
 def _make_env(name: str, options: Mapping[str, Any]) -> Any:
-    with _invalid_options(name):
-        return _jumanji().make(name, **options)
+    return _jumanji().make(name, **options)
 
 
 def _read_options(name: str, config: EnvConfig) -> dict[str, Any]:
-    """Return the arguments of the task's class. Options of its generator become a generator."""
+    """Check `config.options` and return the keyword arguments of the task's class.
+
+    Options of the generator become the argument `generator`.
+    """
     env = _make_env(name, {})
     parameters = inspect.signature(type(env)).parameters
-    of_class = _numbers({n: p.default for n, p in parameters.items() if n != "time_limit"})
+    class_defaults = _numbers({key: argument.default for key, argument in parameters.items()})
+    # Jumanji has no common name for it.
     generator = vars(env).get("generator", vars(env).get("_generator"))
-    of_generator = {} if generator is None or name in FIXED_SIZES else _sizes(generator)
-    options = checked(f"jumanji/{name}", config.options, from_values(of_class | of_generator))
-    sizes = {n: value for n, value in options.items() if n in of_generator}
-    if not sizes:
+    generator_defaults = _numbers(_arguments(generator))
+    if name in WITHOUT_GENERATOR_OPTIONS:
+        generator_defaults = {}
+    defaults = from_values(class_defaults | generator_defaults)
+    options = checked(f"jumanji/{name}", config.options, defaults)
+    changed = {key: value for key, value in options.items() if key in generator_defaults}
+    if not changed:
         return options
-    if TIME_LIMITS[name] and not config.max_episode_steps:
+    limit = TIME_LIMITS[name]
+    if limit and not config.max_episode_steps:
         raise ValueError(
-            f"env.max_episode_steps = 0: set a limit. jumanji/{name} has none, and "
-            f"env.options.{next(iter(sizes))} can make its episodes longer."
+            f"env.max_episode_steps = 0: the default limit of jumanji/{name}, {limit:,} steps, "
+            f"may be too short with env.options.{next(iter(changed))}. Set a limit of at least "
+            "the longest episode."
         )
-    arguments = {n: value for n, value in options.items() if n in of_class}
-    with _invalid_options(name):
-        return arguments | {"generator": type(generator)(**(of_generator | sizes))}
+    values = generator_defaults | changed
+    with _invalid_options(name, values):
+        made = type(generator)(**(_arguments(generator) | values))
+    return {key: value for key, value in options.items() if key in class_defaults} | {
+        "generator": made
+    }
 
 
-def _sizes(generator: Any) -> dict[str, Any]:
-    """Return the numeric arguments of a generator of first states, with its values."""
-    stored = {n.removeprefix("_"): value for n, value in vars(generator).items()}
+def _arguments(generator: Any) -> dict[str, Any]:
+    """Return the arguments of a generator of initial states with their current values."""
+    if generator is None:
+        return {}
+    stored = {key.removeprefix("_"): value for key, value in vars(generator).items()}
     names = inspect.signature(type(generator)).parameters
-    return _numbers({n: stored[n] for n in names if n in stored})
+    return {key: stored[key] for key in names if key in stored}
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: value for n, value in values.items() if type(value) in (bool, int, float)}
+    """Return the numbers and booleans that can be options."""
+    return {
+        key: value
+        for key, value in values.items()
+        if type(value) in (bool, int, float) and key not in NOT_OPTIONS
+    }
 
 
 @contextlib.contextmanager
-def _invalid_options(name: str) -> Iterator[None]:
-    """Raise ValueError for errors of the simulator."""
+def _invalid_options(name: str, values: Mapping[str, Any]) -> Iterator[None]:
+    """Raise ValueError with the values for errors of the simulator."""
     try:
         yield
-    except (AssertionError, TypeError, ValueError) as error:
-        raise ValueError(f"env.options for jumanji/{name}: {error}") from error
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        problem = " ".join(str(error).split()).rstrip(".")
+        used = ", ".join(f"{key} {value}" for key, value in values.items())
+        raise ValueError(f"env.options for jumanji/{name}: {problem}. Values: {used}.") from error
 
 
 class Part(NamedTuple):
@@ -338,9 +363,10 @@ class JumanjiTask(BaseTask):
 
 
 FAMILY = Family(
-    about="puzzles, packing, routing; with action masks",
+    about="puzzles, packing, routing, robots on grids; with action masks",
     tasks=task_names,
     make_task=make,
     requires="jumanji",
-    more_options="numeric and boolean arguments of the task's class and of its generator",
+    more_options="numeric and boolean arguments of the task's class and of the generator of its "
+    "initial states, such as num_agents",
 )
