@@ -47,7 +47,7 @@ CONTENDERS = {
     "brax": "Brax's own PPO, equal sizes and epochs, one device (its default)",
     "brax-devices": "Brax's own PPO, equal sizes and epochs, every core a device",
     "brax-awake": "the same with cores kept awake by purejaxppo's processes",
-    "rejax": "rejax's own PPO, equal sizes and epochs, one device (its default)",
+    "rejax": "rejax's own PPO with JAX 0.6, equal sizes and epochs, one device (its default)",
 }
 AWAKE = ("ours-awake", "brax-awake")
 

@@ -177,6 +177,9 @@ def test_sampled_actions_are_allowed_by_the_mask(name, make_config):
         ("LevelBasedForaging-v0", {"grid_size": 6}, "Values: grid_size 6, .* fov 8"),
         ("RobotWarehouse-v0", {"num_agents": 500}, "sample .size 500.*Values: num_agents 500"),
         ("JobShop-v0", {"num_jobs": 0, "limit": 9}, "index is out of bounds"),
+        ("BinPack-v2", {"max_num_ems": 20, "limit": 99}, "reshape.*Values: max_num_ems 20"),
+        ("RobotWarehouse-v0", {"request_queue_size": 200}, "Values: request_queue_size 200"),
+        ("JobShop-v0", {"num_jobs": 1, "num_machines": 2, "limit": 9}, "2 x 2 actions is ambig"),
         ("TSP-v1", {"num_cities": 50}, "the default limit of jumanji/TSP-v1, 100 steps, may be"),
         ("Snake-v1", {"num_rows": 5.5}, "5.5: must be a whole number"),
         ("LevelBasedForaging-v0", {"penalty": "high"}, "'high': must be a number"),
@@ -202,6 +205,8 @@ def test_options_are_arguments_of_the_generator():
     assert task.action == MultiDiscrete((6, 6, 6)) and task.env.penalty == 0.5
     assert task.observation["agents_view"].nvec == (10,) * 3 * 15  # positions -1 to 8, levels
     assert make("Maze-v0", num_rows=5, num_cols=6).max_episode_steps == 30
+    # Jumanji derives the length of paths from the size.
+    assert make("Connector-v3", grid_size=20).env._generator.max_steps == 30
     task = make("TSP-v1", limit=60, num_cities=50)
     assert task.action == Discrete(50) and task.max_episode_steps == 60
 

@@ -22,7 +22,7 @@ from purejaxppo.envs.options import checked, from_values
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.vectorize import cast_to_space
 from purejaxppo.envs.wrappers import FlatActions
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, example
 
 TIME_LIMITS = {
     "BinPack-v2": 100,
@@ -62,8 +62,6 @@ EXPENSIVE_RESETS = frozenset(
 """Tasks with expensive resets and long episodes: rollouts sample a quarter of the first states."""
 WITHOUT_GENERATOR_OPTIONS = frozenset({"MMST-v0"})
 """Tasks whose generator depends on the time limit; the generator's arguments are not options."""
-NOT_OPTIONS = frozenset({"time_limit", "max_steps"})
-"""Arguments that are not options: limits."""
 GRIDS = ("board", "grid", "puzzle")
 """Names of grid observations, [height, width, planes]."""
 MAX_ONE_HOT = 40
@@ -94,19 +92,30 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
     """
     options = _read_options(name, config)
     with _invalid_options(name, config.options):
-        env = _make_env(name, options)
+        task = _make_task(name, options, config.max_episode_steps)
         if options:
-            jax.eval_shape(env.reset, jax.random.key(0))
-    limit = config.max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
-    if not TIME_LIMITS[name]:
-        # The simulator reports its limit as a termination, so the wrapper must truncate before.
-        # Rewards of SearchAndRescue shrink with time; they grow by up to 1 / (limit + 1).
-        env = _make_env(name, {**options, "time_limit": limit + 1})
-    task = JumanjiTask(env, limit)
+            _trace(task)
     task.cheap_reset = name in CHEAP_RESETS
     task.keeps_integers = name in INTEGER_TASKS
     task.fresh_fraction = 0.25 if name in EXPENSIVE_RESETS else 1.0
     return FlatActions(task) if isinstance(task.action, Box) else task
+
+
+def _make_task(name: str, options: Mapping[str, Any], max_episode_steps: int) -> "JumanjiTask":
+    env = _make_env(name, options)
+    limit = max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
+    if not TIME_LIMITS[name]:
+        # The simulator reports its limit as a termination, so the wrapper must truncate before.
+        # Rewards of SearchAndRescue shrink with time; they grow by up to 1 / (limit + 1).
+        env = _make_env(name, {**options, "time_limit": limit + 1})
+    return JumanjiTask(env, limit)
+
+
+def _trace(task: "JumanjiTask") -> None:
+    """Trace a reset and a step, which find invalid options without compilation."""
+    key = jax.random.key(0)
+    state, _ = jax.eval_shape(task.reset, key)
+    jax.eval_shape(task.step, key, state, example(task.action))
 
 
 def _make_env(name: str, options: Mapping[str, Any]) -> Any:
@@ -121,6 +130,7 @@ def _read_options(name: str, config: EnvConfig) -> dict[str, Any]:
     env = _make_env(name, {})
     parameters = inspect.signature(type(env)).parameters
     class_defaults = _numbers({key: argument.default for key, argument in parameters.items()})
+    class_defaults.pop("time_limit", None)
     # Jumanji has no common name for it.
     generator = vars(env).get("generator", vars(env).get("_generator"))
     generator_defaults = _numbers(_arguments(generator))
@@ -151,17 +161,17 @@ def _arguments(generator: Any) -> dict[str, Any]:
     if generator is None:
         return {}
     stored = {key.removeprefix("_"): value for key, value in vars(generator).items()}
-    names = inspect.signature(type(generator)).parameters
-    return {key: stored[key] for key in names if key in stored}
+    parameters = inspect.signature(type(generator)).parameters
+    # The generator derives arguments with the default None from others.
+    return {
+        key: stored[key]
+        for key, argument in parameters.items()
+        if key in stored and argument.default is not None
+    }
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and booleans that can be options."""
-    return {
-        key: value
-        for key, value in values.items()
-        if type(value) in (bool, int, float) and key not in NOT_OPTIONS
-    }
+    return {key: value for key, value in values.items() if type(value) in (bool, int, float)}
 
 
 @contextlib.contextmanager
@@ -256,6 +266,8 @@ def actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, Callable[..
     if spec.shape == ():
         return Discrete(int(spec.num_values)), lambda action: action.astype(spec.dtype)
     choices = tuple(int(n) + 1 for n in np.broadcast_to(spec.maximum, spec.shape))
+    if mask == (2, 2):
+        raise ValueError("a mask of 2 x 2 actions is ambiguous. Use larger sizes.")
     if mask in (None, choices):
 
         def combination(action: jax.Array) -> jax.Array:
