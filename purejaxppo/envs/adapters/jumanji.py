@@ -1,4 +1,6 @@
-"""`jumanji/`: puzzles, packing, routing, games and robots on grids, https://github.com/instadeepai/jumanji.
+"""`jumanji/`: puzzles, packing, routing, games and robots on grids.
+
+Source: https://github.com/instadeepai/jumanji
 
 Sokoban is not included, because it downloads its levels.
 """
@@ -131,11 +133,10 @@ def _read_options(name: str, config: EnvConfig) -> dict[str, Any]:
     parameters = inspect.signature(type(env)).parameters
     class_defaults = _numbers({key: argument.default for key, argument in parameters.items()})
     class_defaults.pop("time_limit", None)
-    # Jumanji has no common name for it.
+    # Jumanji's tasks have no common name for their generator.
     generator = vars(env).get("generator", vars(env).get("_generator"))
-    generator_defaults = _numbers(_arguments(generator))
-    if name in WITHOUT_GENERATOR_OPTIONS:
-        generator_defaults = {}
+    arguments = _arguments(generator)
+    generator_defaults = {} if name in WITHOUT_GENERATOR_OPTIONS else _numbers(arguments)
     defaults = from_values(class_defaults | generator_defaults)
     options = checked(f"jumanji/{name}", config.options, defaults)
     changed = {key: value for key, value in options.items() if key in generator_defaults}
@@ -148,12 +149,10 @@ def _read_options(name: str, config: EnvConfig) -> dict[str, Any]:
             f"may be too short with env.options.{next(iter(changed))}. Set a limit of at least "
             "the longest episode."
         )
-    values = generator_defaults | changed
-    with _invalid_options(name, values):
-        made = type(generator)(**(_arguments(generator) | values))
-    return {key: value for key, value in options.items() if key in class_defaults} | {
-        "generator": made
-    }
+    result: dict[str, Any] = {key: value for key, value in options.items() if key not in changed}
+    with _invalid_options(name, generator_defaults | changed):
+        result["generator"] = type(generator)(**(arguments | changed))
+    return result
 
 
 def _arguments(generator: Any) -> dict[str, Any]:
