@@ -49,7 +49,7 @@ def settings(value: Any, options: Mapping[str, Any], max_episode_steps: int) -> 
     """Return the fields of the section `env` for an environment.
 
     A Gymnasium environment with a registered id becomes the id with options. Others become a
-    reference to the object.
+    reference to the object, also functions, which may change what they make.
 
     Args:
         value: an environment, its class, an `EnvSpec`, gymnax's (env, params), or a function that
@@ -76,7 +76,8 @@ def settings(value: Any, options: Mapping[str, Any], max_episode_steps: int) -> 
             made.close()
     if is_instance and text.startswith(OBJECT):
         spec = spec_of(made)
-        by_id = _by_id(spec, max_episode_steps) if family == "gymnasium" and spec else {}
+        has_id = made is value and family == "gymnasium" and spec
+        by_id = _by_id(spec, max_episode_steps) if has_id else {}
         if by_id:
             return by_id | {"options": _joined(by_id["options"], options)}
         known = getattr(made, "spec", spec)
@@ -102,11 +103,23 @@ def family_of(value: Any) -> str | None:
 def spec_of(value: Any) -> Any:
     """Return the `EnvSpec` from which copies of a Gymnasium environment can be made, or None.
 
-    An environment without an id, or with a wrapper that does not record its arguments, has none.
+    An environment without an id, or with a wrapper that does not record its arguments or that
+    other processes cannot import, has none.
     """
     spec = value if hasattr(value, "entry_point") else getattr(value, "spec", None)
-    recorded = spec is not None and all(x.kwargs is not None for x in spec.additional_wrappers)
+    recorded = spec is not None and all(
+        x.kwargs is not None and _is_importable(x.entry_point) for x in spec.additional_wrappers
+    )
     return spec if recorded else None
+
+
+def _is_importable(entry_point: str) -> bool:
+    """Return False for a class of the running script or of a function."""
+    module, _, name = entry_point.partition(":")
+    if module not in sys.modules:
+        return True
+    kind = getattr(sys.modules[module], name, None)
+    return kind is not None and not name_of(kind).startswith(OBJECT)
 
 
 def _result(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
@@ -136,9 +149,17 @@ def _by_id(spec: Any, max_episode_steps: int) -> dict[str, Any]:
     options = {
         name: value
         for name, value in spec.kwargs.items()
-        if name != "render_mode" and not _equal(value, known.kwargs.get(name))
+        if name != "render_mode"
+        and not (name in known.kwargs and _equal(value, known.kwargs[name]))
     }
-    wrappers = [_wrapper(wrapper) for wrapper in spec.additional_wrappers]
+    given, registered = (
+        [(wrapper.entry_point, wrapper.kwargs) for wrapper in x.additional_wrappers]
+        for x in (spec, known)
+    )
+    inner = len(registered)
+    if given[:inner] != registered:
+        return {}
+    wrappers = [_wrapper(wrapper) for wrapper in spec.additional_wrappers[inner:]]
     limit = spec.max_episode_steps
     same_limit = limit == known.max_episode_steps
     is_clear = not set(options) & set(POOL_OPTIONS) and None not in wrappers

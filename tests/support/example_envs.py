@@ -11,6 +11,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 
 
 class Counter(gymnasium.Env):
@@ -350,6 +351,14 @@ class Times(gymnasium.RewardWrapper):
 
     def reward(self, reward):
         return self.factor * reward
+
+
+class RecordedTimes(Times, RecordConstructorArgs):
+    """Times whose factor is part of the environment's `EnvSpec`."""
+
+    def __init__(self, env, factor=2):
+        RecordConstructorArgs.__init__(self, factor=factor)
+        Times.__init__(self, env, factor)
 
 
 def make_counter(config):

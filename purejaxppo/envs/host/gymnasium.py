@@ -163,12 +163,11 @@ def pickled_object(name: str | CodeRef) -> bytes:
 
 
 def _registered_here(name: str) -> bytes:
-    """Return the `EnvSpec` of an id that this process may have registered, for workers."""
+    """Return the `EnvSpec` of an id for workers, because this process may have registered it."""
     import gymnasium
 
     spec = gymnasium.registry.get(name)
-    is_gymnasiums = spec is None or str(spec.entry_point).startswith("gymnasium.")
-    return b"" if is_gymnasiums else pickled(spec, f"gymnasium/{name}")
+    return b"" if spec is None else pickled(spec, f"gymnasium/{name}")
 
 
 class Workers:

@@ -8,7 +8,9 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from gymnasium.wrappers import TimeLimit, TransformReward
+from support import example_envs
 from support.example_envs import Counter
 from support.paths import EXAMPLE_ENVS
 
@@ -63,14 +65,54 @@ def test_every_form_of_an_environment_steps_in_workers(env, options, expected, w
     assert rewards(config, len(expected)) == expected
 
 
-def test_an_id_of_this_process_steps_in_worker_processes():
-    gymnasium.register("Counts-v0", "support.example_envs:Counter", kwargs={"length": 2})
-    try:
-        assert rewards(EnvConfig(name="gymnasium/Counts-v0"), 4) == [1, 2, 0, 11]
-        env = gymnasium.make("Counts-v0", max_episode_steps=1)
-        assert rewards(EnvConfig(name=env), 4) == [1, 0, 11, 0]
-    finally:
-        del gymnasium.registry["Counts-v0"]
+@pytest.fixture
+def counts():
+    """The registered id of a Counter, with a wrapper that doubles rewards."""
+    wrapper = WrapperSpec("Times", f"{example_envs.__name__}:RecordedTimes", {"factor": 2})
+    gymnasium.register(
+        "Counts-v0",
+        f"{example_envs.__name__}:Counter",
+        kwargs={"length": 2},
+        additional_wrappers=(wrapper,),
+    )
+    yield "Counts-v0"
+    del gymnasium.registry["Counts-v0"]
+
+
+def test_an_id_of_this_process_steps_in_worker_processes(counts):
+    assert rewards(EnvConfig(name=f"gymnasium/{counts}"), 4) == [2, 4, 0, 22]
+    assert rewards(EnvConfig(name=gymnasium.make(counts)), 4) == [2, 4, 0, 22]
+    env = gymnasium.make(counts, max_episode_steps=1)
+    assert rewards(EnvConfig(name=env), 4) == [2, 0, 22, 0]
+    assert rewards(EnvConfig(name=example_envs.RecordedTimes(env, 3)), 4) == [6, 0, 66, 0]
+    env = gymnasium.make(counts, length=None)  # None is an argument, not a missing one
+    assert EnvConfig(name=env).options == {"length": None}
+
+
+def test_ids_of_this_process_may_use_classes_of_gymnasium(monkeypatch):
+    entry = gymnasium.spec("CartPole-v1").entry_point
+    for name, limit in (("LongCartPole-v0", 900), ("CartPole-v1", 77)):
+        spec = EnvSpec(name, entry_point=entry, max_episode_steps=limit)
+        monkeypatch.setitem(gymnasium.registry, name, spec)
+        env = registry.make(EnvConfig(name=f"gymnasium/{name}", options={"num_workers": 1}), 1)
+        assert env.spec.max_episode_steps == limit
+        env.close()
+
+
+def test_a_function_may_change_what_it_makes(counts):
+    def make(length):
+        env = gymnasium.make(counts, length=length + 1)
+        env.unwrapped.step = lambda action: (np.zeros(3, np.float32), 5.0, True, False, {})
+        return env
+
+    assert rewards(EnvConfig(name=make, options={"length": 2}), 4) == [10, 0, 10, 0]
+
+
+def test_wrappers_of_a_function_or_script_step_in_worker_processes(counts):
+    class Local(example_envs.RecordedTimes):
+        pass
+
+    assert rewards(EnvConfig(name=Local(gymnasium.make(counts), 10)), 4) == [20, 40, 0, 220]
 
 
 CHANGING = """

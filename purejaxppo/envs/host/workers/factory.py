@@ -6,6 +6,7 @@ This module does not import JAX, because worker processes import it.
 import copy
 import inspect
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -190,19 +191,22 @@ def pickled(value: Any, name: str) -> bytes:
 
     Args:
         value: the object. Copies of an environment are made from its `EnvSpec`, if it has one.
-        name: env.name, for messages.
+        name: env.name, for messages. If it ends with `:Id`, as for a function that makes this id,
+            workers register the id first, because this process may have registered it.
 
     Raises:
         ValueError: the object cannot be pickled.
     """
     import cloudpickle
 
+    library = sys.modules.get("gymnasium")
+    registered = library and library.registry.get(name.rpartition(":")[2])
     spec = spec_of(value)
     if spec is not None:
         spec = copy.deepcopy(spec)
         spec.kwargs.pop("render_mode", None)
     try:
-        return cloudpickle.dumps(value if spec is None else spec)
+        return cloudpickle.dumps((registered, value if spec is None else spec))
     except Exception as error:  # raised by any object in it
         raise ValueError(
             f"env.name = {name}: the environment cannot be copied to workers "
@@ -218,12 +222,19 @@ def unpickled(data: bytes, name: str) -> Any:
         MakeError: it cannot be restored.
     """
     try:
-        return pickle.loads(data)
+        registered, value = pickle.loads(data)
     except Exception as error:
         raise MakeError(
             f"env.name = {name}: a worker cannot restore the environment ({described(error)}). "
             f"Pass a class or function of a module or file."
         ) from error
+    if registered is not None:
+        import gymnasium
+
+        # A thread keeps the class of its process, which may differ from its copy.
+        if registered.id not in gymnasium.registry or isinstance(registered.entry_point, str):
+            gymnasium.registry[registered.id] = registered
+    return value
 
 
 def time_limit(env: Gymnasium) -> int:
