@@ -24,7 +24,12 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
-from purejaxppo.envs.wrappers import WithoutSlide, from_unit, unit_space
+from purejaxppo.envs.wrappers import (
+    ReturnPreservingWrapper,
+    WithoutSlide,
+    from_unit,
+    unit_space,
+)
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 MOST_SECONDS = 5.0
@@ -313,7 +318,10 @@ def apply_wrappers(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseT
             task = WithoutSlide(task)
         if checked:
             check(task, f"env.wrappers = {text}", wraps=True)
-        task.metrics = reported_metrics(task)
+        reported = reported_metrics(task)
+        if reported != task.metrics:
+            task = ReturnPreservingWrapper(task)  # the task may be a frozen dataclass
+            task.metrics = reported
     return task
 
 

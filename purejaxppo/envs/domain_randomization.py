@@ -69,6 +69,11 @@ class Randomized(ReturnPreservingWrapper):
         """Return the innermost task's state, without the sampled values."""
         return super().unwrap(state[1])
 
+    def global_state(self, state: EnvState) -> jax.Array:
+        """Return the global state of the task with the parameters of the episode."""
+        samples, state = state
+        return self.with_factors(samples).global_state(state)
+
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Sample parameters and reset; return ((samples, state), obs)."""
         samples = self.factors(streams.stream(key, streams.VARIATION))

@@ -339,19 +339,20 @@ def make(
         )
     if not evaluation:
         check_code(config)
-    task = _unwrapped(config)
-    if config.stagger and not (config.max_episode_steps or limit_of(task)):
+    task, values = _unwrapped(config), curriculum.schedule(config.curriculum)
+    final = _wrap(task, config, values(1.0))
+    if config.stagger and not final.max_episode_steps:
         raise ValueError(
             f"env.stagger = true needs a time limit. Set env.max_episode_steps for {config.name}, "
             f"or use env.stagger = false."
         )
     stagger = config.stagger and not evaluation
-    every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
+    every_step = config.reset == "every_step" or (config.reset == "auto" and final.cheap_reset)
 
     batch = partial(VectorEnv, stagger=stagger, evaluation=evaluation)
 
-    def build(values: curriculum.ParameterValues) -> Any:
-        wrapped, every = _wrap(task, config, values), every_step and not evaluation
+    def build(wrapped: BaseTask) -> Any:
+        every = every_step and not evaluation
         team = wrapped.team
         if team is None:
             return batch(wrapped, num_envs, fresh_every_step=every)
@@ -359,10 +360,9 @@ def make(
         worlds = batch(wrapped, num_worlds, fresh_every_step=every)
         return MultiAgentEnv(worlds, team)
 
-    values = curriculum.schedule(config.curriculum)
     if config.curriculum and not evaluation:
-        return CurriculumEnv(values, build)
-    return build(values(1.0))
+        return CurriculumEnv(values, lambda parameters: build(_wrap(task, config, parameters)))
+    return build(final)
 
 
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | MultiAgentEnv:

@@ -162,7 +162,7 @@ class JointTask(ReturnPreservingWrapper):
             out["state"] = (
                 state.seen["obs"].astype(jnp.float32).ravel()
                 if self._task_state_space is None
-                else jnp.asarray(self.task.global_state(super().unwrap(state.task)), jnp.float32)
+                else jnp.asarray(self.task.global_state(state.task), jnp.float32)
             )
         return out
 

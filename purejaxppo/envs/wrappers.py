@@ -76,7 +76,7 @@ class Wrapper(BaseTask):
         return wrapper
 
     def global_state(self, state: EnvState) -> jax.Array:
-        """Return the global state, from the innermost task's state."""
+        """Return the global state. A wrapper with its own state passes on the state inside it."""
         return self.task.global_state(state)
 
     def staggered(self, key: Key, state: EnvState) -> EnvState:
@@ -116,6 +116,10 @@ class TimeLimit(ReturnPreservingWrapper):
     def unwrap(self, state: EnvState) -> EnvState:
         """Return the innermost task's state, without the step count."""
         return super().unwrap(state[0])
+
+    def global_state(self, state: EnvState) -> jax.Array:
+        """Return the global state of the task."""
+        return super().global_state(state[0])
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Return ((state, elapsed steps), obs)."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.own_code import Pair
 from support.stepping import KEY, begin
 
 from purejaxppo import spaces
@@ -209,6 +210,34 @@ def test_parameters_drawn_by_the_simulator_combine_with_the_factors(key, spread)
     np.testing.assert_allclose(out.reward, mass * drawn["wind"].sum(), rtol=1e-6)
     (other, _), _ = task.reset(jax.random.key(1))
     assert (other["wind"] != drawn["wind"]).all()
+
+
+class Weighed(Pair):
+    """A task of two agents that observe their common mass; so does the global state."""
+
+    parameters: ClassVar = {"mass": 2.0}
+
+    def __init__(self, mass=2.0):
+        self.mass = mass
+
+    def adjusted(self, values):
+        return Weighed(values["mass"])
+
+    def observe(self, state):
+        return jnp.full(2, self.mass), jnp.full(1, self.mass)
+
+    def global_state(self, state):
+        return jnp.full(1, self.mass)
+
+
+def test_the_global_state_is_that_of_the_episode(key):
+    config = EnvConfig(name=Weighed, options={"global_state": True}, randomize={"mass": 0.5})
+    env = registry.make(config, 6)
+    state, obs = env.reset(key)
+    _, out = env.step(key, state, jnp.zeros(6, jnp.int32))
+    for seen in (obs, out.obs):
+        np.testing.assert_array_equal(seen["state"][:, 0], seen["obs"][:, 0])
+    assert len(np.unique(obs["state"])) == 3
 
 
 CHAIN = "gymnax/MemoryChain-bsuite"

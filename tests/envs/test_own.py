@@ -1,8 +1,9 @@
 """Custom tasks: training, wrappers, limits, and one-sentence errors for invalid ones."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import gymnasium
 import jax
@@ -347,6 +348,41 @@ def test_a_custom_wrapper_must_define_success_above_itself(monkeypatch):
     assert make(examples.Walk, wrappers=(examples.Doubled,)).spec.success_above is None
     monkeypatch.setattr(examples.Doubled, "success_above", 5.0, raising=False)
     assert make(examples.Walk, wrappers=(examples.Doubled,)).spec.success_above == 5.0
+
+
+@dataclass(frozen=True)
+class Frozen(BaseTask):
+    """A wrapper that is a frozen dataclass and sets the attributes of a task."""
+
+    task: Any
+    max_episode_steps: int = 3
+    cheap_reset: bool = False
+    metrics: Any = field(default_factory=lambda: {"unused": "sum"})
+
+    @property
+    def observation(self):
+        return self.task.observation
+
+    @property
+    def action(self):
+        return self.task.action
+
+    def reset(self, key):
+        return self.task.reset(key)
+
+    def step(self, key, state, action):
+        return self.task.step(key, state, action)
+
+
+@pytest.mark.toy
+def test_a_custom_wrapper_sets_the_time_limit_and_the_cost_of_resets():
+    name = "gymnax/CartPole-v1"
+    assert make(name).fresh_every_step
+    env = make(name, wrappers=(Frozen,), stagger=True)
+    assert env.spec.max_episode_steps == 3 and env.spec.metrics == ()
+    assert not env.fresh_every_step
+    with pytest.raises(ValueError, match="env.stagger = true needs a time limit"):
+        make(name, wrappers=(partial(Frozen, max_episode_steps=0),), stagger=True)
 
 
 @pytest.mark.toy

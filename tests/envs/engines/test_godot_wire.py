@@ -13,7 +13,7 @@ import pytest
 from purejaxppo.envs.engines.godot.game import GodotGame, GodotLaunch
 from purejaxppo.envs.engines.godot.games import GodotGames, parse
 from purejaxppo.envs.engines.godot.spaces import layout_of
-from purejaxppo.envs.engines.godot.wire import LARGEST_FRAME, Wire, WireError
+from purejaxppo.envs.engines.godot.wire import CHUNK, LARGEST_FRAME, Wire, WireError
 from purejaxppo.envs.engines.process import EngineError, GameHandle
 from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.envs.step import EnvStep
@@ -54,6 +54,25 @@ def test_messages_may_arrive_in_pieces_or_together(pair):
     assert not wire.has_unread()
     game.sendall(b"x")
     assert wire.has_unread()
+
+
+@pytest.mark.parametrize("rest", [1, 3, 4, 5])
+def test_the_last_bytes_of_a_message_do_not_wait_for_the_timeout(rest):
+    listener = socket.create_server(("127.0.0.1", 0))  # the option exists for TCP only
+    game = socket.create_connection(listener.getsockname())
+    ours, _ = listener.accept()
+    wire, began = Wire(ours), time.monotonic()
+    for size in (CHUNK - 4, 2 * CHUNK - 4, 10):  # the first two fill whole reads
+        data = frame(b" " * (size + rest - 2) + b"{}")
+        game.sendall(data[:-rest])
+        assert wire.poll() is None
+        threading.Timer(0.01, game.sendall, (data[-rest:],)).start()
+        assert wire.receive(10.0) == {}
+        game.sendall(data)
+        assert wire.receive(10.0) == {}
+    assert time.monotonic() - began < 5
+    for end in (listener, game, ours):
+        end.close()
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ class Wire:
         self._arrival = select.poll()
         self._arrival.register(connection, select.POLLIN)
         connection.setblocking(False)
-        # Godot sends the length and the text separately: wake up once for both.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 5)
+        self._wake_at = 0
+        self._set_wake_at()
 
     def send(self, message: Message, seconds: float) -> None:
         """Send a message.
@@ -88,9 +88,21 @@ class Wire:
             WireError: see `receive`.
         """
         message = self._next_message()
-        if message is None and self._read_available():
+        while message is None and self._read_available():
             message = self._next_message()
+        self._set_wake_at()
         return message
+
+    def _set_wake_at(self) -> None:
+        """Set the number of unread bytes at which a waiting process wakes up.
+
+        Godot sends the length and the text separately: wake up once for both. The rest of a message
+        may be a single byte.
+        """
+        count = 1 if self._received else 5
+        if count != self._wake_at:
+            self._wake_at = count
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def fileno(self) -> int:
         """Return the socket's file descriptor."""
