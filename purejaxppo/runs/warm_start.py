@@ -180,17 +180,22 @@ def check_statistics(source: Source, parts: Parts) -> None:
 
 
 def check_arrays(source: Source, parts: Parts) -> None:
-    """Raise ValueError if an array has another shape, for example in a custom network."""
-    template = named_leaves(jax.eval_shape(parts.policy.init, jax.random.key(0)))
+    """Raise ValueError if the arrays of the networks differ, for example of custom networks."""
     first = 1 if source.agent.members else 0
-    for name, x in chosen_arrays(source, parts.config):
-        if name.startswith(STATISTICS):
-            continue
-        shape = template[name].shape if name in template else "none"
-        if x.shape[first:] != shape:
+    new = jax.eval_shape(parts.policy.init, jax.random.key(0))
+    shapes, needed = (
+        {name: x.shape[axis:] for name, x in arrays if not name.startswith(STATISTICS)}
+        for arrays, axis in (
+            (chosen_arrays(source, parts.config), first),
+            (selected_arrays(new, source, parts.config), 0),
+        )
+    )
+    for name in {**needed, **shapes}:
+        shape, needs = (of.get(name, "none") for of in (shapes, needed))
+        if shape != needs:
             raise ValueError(
-                f"{source.field}: the shape of {name} is {x.shape[first:]}, but {shape} in this "
-                f"run. The networks must be equal, including custom ones."
+                f"{source.field}: the shape of {name} is {shape}, but {needs} in this run. The "
+                f"networks must be equal, including custom ones."
             )
 
 
@@ -231,12 +236,18 @@ def started(
 
 def chosen_arrays(source: Source, config: Config) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the name and value of each array of the source's agent that `init_parts` selects."""
+    for name, x in selected_arrays(jax.device_get(source.agent.state), source, config):
+        yield name, np.asarray(x)
+
+
+def selected_arrays(state: Any, source: Source, config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each array of an agent's state that `init_parts` selects."""
     same_losses = source.agent.config.ppo.terms == config.ppo.terms
-    place_of_module = 2 if config.network.policies else 1
-    for name, x in named_leaves(jax.device_get(source.agent.state)).items():
-        field, *path = name.split(".")
+    with_paths = jax.tree_util.tree_leaves_with_path(state)
+    for (name, x), (keys, _) in zip(named_leaves(state).items(), with_paths, strict=True):
+        field, *path = [getattr(key, "name", getattr(key, "key", None)) for key in keys]
         if field == "params":
-            module = (["", *path])[place_of_module]
+            module = path[1 if config.network.policies and path[0] != PARAMS else 0]
             part = "critic" if module in CRITIC else "policy"
             selected = part in config.init_parts
             if path[0] == PARAMS:
@@ -245,7 +256,7 @@ def chosen_arrays(source: Source, config: Config) -> Iterator[tuple[str, np.ndar
             part = "critic" if field == "value_stats" else "normalizers"
             selected = part in config.init_parts
         if selected:
-            yield name, np.asarray(x)
+            yield name, x
 
 
 def on_device(array: np.ndarray, like: jax.Array) -> jax.Array:

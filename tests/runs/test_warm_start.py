@@ -1,6 +1,7 @@
 """Runs that start from a trained agent."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -256,6 +257,39 @@ def test_clobber_does_not_delete_the_run_that_a_run_starts_from(
     assert train(config_file, *flags) == 2
     assert "--clobber would delete" in capsys.readouterr().err
     assert ppo.restore(finished_run).env_steps > 0
+
+
+def test_arrays_that_only_one_network_has_are_rejected(trained, make_config):
+    """The file of a custom network may have changed."""
+    parts = Programs(setup_of(make_config(**HARD, num_seeds=2))).parts
+    warm_start.check_arrays(warm_start.Source(trained, "init"), parts)
+    params = trained.state.params
+    more = {**params, "extra": {"kernel": np.zeros((2, 2, 3))}}
+    less = {name: x for name, x in params.items() if name != "actor"}
+    for changed, message in (
+        (more, r"params\.extra\.kernel is \(2, 3\), but none in this run"),
+        (less, r"params\.actor\.bias is none, but \(3,\) in this run"),
+    ):
+        agent = replace(trained, state=trained.state.replace(params=changed))
+        with pytest.raises(ValueError, match=message):
+            warm_start.check_arrays(warm_start.Source(agent, "init"), parts)
+
+
+@pytest.mark.parametrize(
+    ("part", "modules"),
+    [("policy", {"actor", "actor_torso"}), ("critic", {"critic", "critic_torso"})],
+)
+def test_a_policy_may_have_any_name(part, modules, make_config):
+    config = make_config(
+        env={"name": "particles/tag", "num_envs": 10},
+        network={"policies": {"hunter_*": "team.a", "prey_*": "critic"}},
+        init_parts=[part],
+    )
+    state = jax.device_get(Programs(setup_of(config)).init().learned)
+    source = warm_start.Source(Agent(config, state), "init")
+    names = [name for name, _ in warm_start.chosen_arrays(source, config) if "params" in name]
+    chosen = {re.sub(r"^params\.(team\.a|critic)\.", "", name).split(".")[0] for name in names}
+    assert chosen == modules
 
 
 def test_parts_that_a_run_does_not_start_from_may_differ(trained, make_config):
