@@ -285,7 +285,7 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
     extras = bonus.metrics | diagnostics.mean_of_targets(
         parts.critic.metrics, batch, parts.shards.psum
     )
-    extras |= optimizers.metrics(parts.config.ppo, updated.opt_state)
+    extras |= optimizers.metrics(parts.config.ppo, state.opt_state, jnp.asarray(hp.learning_rate))
     state = state.replace(
         agent=agent,
         opt_state=updated.opt_state,

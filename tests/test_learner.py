@@ -467,7 +467,7 @@ def test_metrics_include_those_of_critic_and_learning_rate(make_config):
     state, metrics = step(state, make_hyperparams(parts.config))
     assert set(metrics.extras) == set(parts.metric_names)
     assert metrics.extras[critics.CLIPPED] == 0
-    assert metrics.extras[optimizers.RATE_FACTOR] == state.opt_state[-1]
+    assert metrics.extras[optimizers.RATE_FACTOR] == 1  # of the gradient steps of this update
     assert state.opt_state[-1] == pytest.approx(1 / 1.5)  # the KL is above 2e-9
     batch = ppo.Batch(*[None] * len(ppo.Batch._fields))._replace(
         target=jnp.array([1e7, 3.0, -1e9, 1e9]), valid=jnp.array([True, True, True, False])

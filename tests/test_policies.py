@@ -422,6 +422,8 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
     for wrong, words in [
         ({"hunter_*": "a"}, "no pattern matches agent 'prey_0'"),
         ({"*": "a", "wolf": "b"}, "no agent has policy 'b'"),
+        ({"*": 1, "wolf": 2}, "no agent has policy '2'"),
+        ({"hunter_*": "torso", "*": "b"}, "'torso' is the name of a part of networks"),
     ]:
         with pytest.raises(ValueError, match=words):
             make_parts(
@@ -431,3 +433,6 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
             )
     with pytest.raises(ValueError, match="this one has one agent"):
         make_parts(make_config(network={"policies": {"*": "a"}}))
+    numbers = {"hunter_*": 1, "prey_*": 2}
+    env = {"name": "particles/tag", "num_envs": 10}
+    assert make_parts(make_config(env=env, network={"policies": numbers}))

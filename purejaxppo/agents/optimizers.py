@@ -152,10 +152,18 @@ def metric_names(config: PPOConfig) -> tuple[str, ...]:
     return (RATE_FACTOR,) if config.learning_rate_schedule == "adaptive" else ()
 
 
-def metrics(config: PPOConfig, state: OptState) -> MetricDict:
-    """Return the optimiser's metrics, scalars, from its state."""
+def metrics(config: PPOConfig, state: OptState, rate: Array) -> MetricDict:
+    """Return the optimiser's metrics of an update, scalars.
+
+    Args:
+        config: settings of the algorithm.
+        state: state of the optimiser before the update.
+        rate: step size of the schedule.
+    """
     names = metric_names(config)
-    return {name: state[-1] for name in names}  # last transformation of the chain
+    limits = config.min_learning_rate, config.max_learning_rate
+    # The factor is the state of the last transformation of the chain.
+    return {name: limited(state[-1], rate, *limits) for name in names}
 
 
 def on_tree(

@@ -279,6 +279,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     `columns` are further columns of metrics.csv.
     """
     config, console, programs = run.config, run.console, run.programs
+    columns = columns_of(programs, columns)
     restorable = programs.spec.restorable
     resumes = run.checkpoints.latest() is not None
     if resumes and not restorable:
@@ -321,12 +322,30 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     return state
 
 
-def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
-    """Open metrics.csv and the loggers of the config."""
-    programs, p = run.programs, run.progress
+def columns_of(programs: Programs, more: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of metrics.csv.
+
+    Args:
+        programs: programs of the run.
+        more: further columns.
+
+    Raises:
+        ValueError: two metrics have the same name.
+    """
     success = () if programs.success_above is None else (SUCCESS,)
     of_env = env_columns(programs.spec.metrics)
-    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *programs.parts.metric_names, *columns)
+    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *programs.parts.metric_names, *more)
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise ValueError(
+            f"two metrics have the name {twice[0]}. Rename the custom one: an entry of ppo.terms, "
+            f"or a name in the metric_names of intrinsic.kind or ppo.learner."
+        )
+    return columns
+
+
+def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
+    """Open metrics.csv and the loggers of the config."""
+    p = run.progress
     update = -1 if run.warm else p.update  # row 0, of an earlier start, is written again
     update -= p.before_failure is not None  # a chunk whose hooks failed
     run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", update, columns))

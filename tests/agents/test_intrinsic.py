@@ -157,6 +157,16 @@ def test_the_target_network_of_rnd_never_changes(key):
     jax.tree.map(np.testing.assert_array_equal, before.params["target"], after.params["target"])
 
 
+@pytest.mark.toy
+def test_icm_does_not_support_custom_distributions(make_config):
+    """It cannot know the form of their actions."""
+    network, kind = {"distribution": "x.py:Custom"}, {"kind": "icm"}
+    config = make_config().replace(**{"network": network, "intrinsic": kind})
+    spec = EnvSpec(VECTOR, spaces.Box((2,), -1.0, 1.0), num_envs=N)
+    with pytest.raises(ValueError, match=r"icm does not support network\.distribution = x\.py:"):
+        intrinsic.make(config, spec)
+
+
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box((2,), -1.0, 1.0)])
 def test_icm_learns_to_predict_the_action(action, key):
     """The loss is 0.8 of the inverse model's, which starts near log 2 or the Gaussian's entropy."""

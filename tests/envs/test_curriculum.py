@@ -37,13 +37,16 @@ def test_ramps_by_hand(text, progress, value):
 def test_a_curriculum_can_be_a_function_in_a_file(tmp_path):
     file = tmp_path / "steps.py"
     file.write_text(
-        "import jax.numpy as jnp\ndef gravity(progress):\n    return 5.0 + (4 * progress).astype(int)\n"
+        "import jax.numpy as jnp\n"
+        "def gravity(progress):\n    return 5.0 + (4 * progress).astype(int)\n"
         "def branch(progress):\n    return 1.0 if progress > 0.5 else 2.0\n"
         "def two(progress):\n    return jnp.stack([progress, progress])\n"
     )
     values = curriculum.schedule({"g": f"{file}:gravity"})
     assert [float(jax.jit(values)(p)["g"]) for p in (0.0, 0.3, 1.0)] == [5.0, 6.0, 9.0]
-    env = registry.make(EnvConfig(name="gymnax/Pendulum-v1", curriculum={"g": f"{file}:gravity"}), 2)
+    env = registry.make(
+        EnvConfig(name="gymnax/Pendulum-v1", curriculum={"g": f"{file}:gravity"}), 2
+    )
     assert env.reset(jax.random.key(0))[0].values["g"] == 5.0
     for text, message in (
         (f"{file}:gravitas", "has no 'gravitas'. Did you mean 'gravity'?"),

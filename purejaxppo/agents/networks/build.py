@@ -17,6 +17,7 @@ from purejaxppo import spaces
 from purejaxppo.agents.decisions import expand
 from purejaxppo.agents.networks import cells, torsos
 from purejaxppo.agents.networks.actor_critic import ActorCritic, limits_of
+from purejaxppo.agents.optimizers import CUSTOM_ENTRIES
 from purejaxppo.aliases import Array, Carry, InitialCarry, Key, Obs, Params, Tree
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.parallel import platforms
@@ -103,10 +104,15 @@ def make_networks(
             "network.policies needs a multi-agent environment, but this one has one agent. Remove "
             "network.policies."
         )
-    unused = set(config.policies.values()) - set(names)
+    if reserved := sorted(CUSTOM_ENTRIES.intersection(names)):
+        raise ValueError(
+            f"network.policies: {reserved[0]!r} is the name of a part of networks. Use another "
+            f"name for this policy."
+        )
+    unused = set(map(str, config.policies.values())) - set(names)
     if unused:
         raise ValueError(
-            f"network.policies: no agent has policy {min(map(str, unused))!r}. The first pattern "
+            f"network.policies: no agent has policy {min(unused)!r}. The first pattern "
             f"that matches an agent counts. Patterns: {', '.join(config.policies)}. Agents: "
             f"{', '.join(getattr(spec, 'agents', ()))}."
         )

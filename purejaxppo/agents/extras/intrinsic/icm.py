@@ -85,8 +85,16 @@ def make(
         network: settings of the encoder.
         config: settings of the intrinsic reward.
 
+    Raises:
+        ValueError: the policy has a custom distribution, whose actions may have any form.
+
     Reference: Pathak et al. 2017, https://arxiv.org/abs/1705.05363, eq. 2 to 7.
     """
+    if network.distribution not in distributions.CONTINUOUS:
+        raise ValueError(
+            f"intrinsic.kind = icm does not support network.distribution = {network.distribution}. "
+            f"Use {', '.join(distributions.CONTINUOUS)}, or intrinsic.kind = rnd."
+        )
     distribution = distributions.for_space(action)
     log_std = distributions.parameter_kinds(action) == "log_std"
     module = Curiosity(observation, action, network, config, distribution.num_params)
