@@ -19,6 +19,7 @@ from purejaxppo.agents.decisions import has_next_obs, next_entries
 from purejaxppo.agents.extras.auxiliary_losses import AuxiliaryLosses
 from purejaxppo.agents.extras.intrinsic import BonusRows, Intrinsic
 from purejaxppo.agents.extras.symmetry import Symmetry
+from purejaxppo.agents.networks.distributions import stored_actions
 from purejaxppo.agents.normalize import Rewards
 from purejaxppo.agents.objectives import Objective
 from purejaxppo.agents.obs_storage import ObsStorage, before_and_after
@@ -150,6 +151,7 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
             parts.initial_carry,
             env_key,
             count_ticks=parts.config.ppo.discount == "tick",
+            action=stored_actions(parts.policy.distribution, (parts.env.spec.num_envs,)),
         ),
         key=key,
     )

@@ -21,7 +21,7 @@ from purejaxppo.agents import (
 )
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.extras import intrinsic, symmetry
-from purejaxppo.agents.networks.distributions import Distribution
+from purejaxppo.agents.networks.distributions import Distribution, stored_actions
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, InitialCarry, Key, OptState, Scalar, T, Tree
@@ -91,7 +91,7 @@ def make_parts(
         bonus=intrinsic.make(config, replace(env.spec, observation=policy.network_input)),
         symmetry=symmetry.make(mirrors.with_lists(config, env.spec), env.spec, policy.distribution),
         auxiliary_losses=policy.auxiliary_losses,
-        start=start_rollout(config, env, policy.network.initial_carry),
+        start=start_rollout(config, env, policy.network.initial_carry, policy.distribution),
         collect=rollout.collect,
         advantages=make_advantages(settings, env.spec, policy.distribution),
         before_epoch=ppo.recompute_advantages if settings.recompute_advantages else None,
@@ -153,7 +153,7 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
 
     number, flag = (jnp.zeros((3, 2), kind) for kind in (jnp.float32, bool))
     params = jnp.zeros((3, 2, dist.num_params))
-    action = jax.eval_shape(dist.sample, params, jax.random.key(0))
+    action = stored_actions(dist, (3, 2))
     obs = example(spec.observation, (3, 2))
     ticks = number if config.discount == "tick" else None
     estimator: Advantages = extensions.load_function(
@@ -196,7 +196,9 @@ def make_env(config: Config) -> Env:
     return registry.make(config.env, num_envs, seed=config.seed, first=first)
 
 
-def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> StartRollout:
+def start_rollout(
+    config: Config, env: Env, initial_carry: InitialCarry, dist: Distribution
+) -> StartRollout:
     """Return the function that starts a rollout: it continues all episodes, or resets them."""
 
     def continue_episodes(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
@@ -205,8 +207,13 @@ def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> Star
 
     def reset_all(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del state, progress
-        count_ticks = config.ppo.discount == "tick"
-        return init_rollout(env, initial_carry, stream(key, NEW_EPISODES), count_ticks=count_ticks)
+        return init_rollout(
+            env,
+            initial_carry,
+            stream(key, NEW_EPISODES),
+            count_ticks=config.ppo.discount == "tick",
+            action=stored_actions(dist, (env.spec.num_envs,)),
+        )
 
     return reset_all if config.ppo.reset_each_rollout else continue_episodes
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
-from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs, ObsBuffer, StoredObs
+from purejaxppo.aliases import Action, Array, EnvState, InitialCarry, Key, Obs, ObsBuffer, StoredObs
 from purejaxppo.envs import metrics
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.metrics import EpisodeMetrics
@@ -73,7 +73,12 @@ def begin_episodes(
 
 
 def init_rollout(
-    env: Env, initial_carry: InitialCarry, key: Key, *, count_ticks: bool = False
+    env: Env,
+    initial_carry: InitialCarry,
+    key: Key,
+    *,
+    count_ticks: bool = False,
+    action: Action | None = None,
 ) -> RolloutState:
     """Return the state of N environments before the first rollout of a training run.
 
@@ -82,23 +87,27 @@ def init_rollout(
         initial_carry: batch shape -> recurrent carry.
         key: random key; the caller must not use it again.
         count_ticks: store the game time of decisions, for `ppo.discount` = tick.
+        action: an action [N, ...] as the policy stores it, for its type; None: as the environment.
     """
     state = begin_episodes(env, env.reset(key), initial_carry)
     if count_ticks:
         state = state.replace(ticks=jnp.zeros(env.spec.num_envs))
-    return state.replace(open=no_decision(env, state)) if env.spec.absent else state
+    if not env.spec.absent:
+        return state
+    like = example(env.spec.action, (env.spec.num_envs,)) if action is None else action
+    return state.replace(open=no_decision(state, like))
 
 
-def no_decision(env: Env, state: RolloutState) -> OpenDecision:
+def no_decision(state: RolloutState, like: Action) -> OpenDecision:
     """Return an invalid open decision, for agents before their first decision.
 
     Args:
-        env: the environments.
         state: rollout state before the first step.
+        like: an action [N, ...], for its type.
     """
-    n = env.spec.num_envs
+    n = state.start.size
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
-    action = jax.tree.map(jnp.asarray, example(env.spec.action, (n,)))
+    action = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
     obs = jax.tree.map(jnp.copy, state.obs)
     return OpenDecision(obs, action, zero, zero, false, false, state.carry)
 

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.sparse import GARBAGE, script_env, write
+from support.sparse import GARBAGE, SIZE, ScriptPool, script_env, write
 
 from purejaxppo import learner, restore, rollout
 from purejaxppo.agents import advantages, decisions, normalize, obs_storage
+from purejaxppo.agents.networks.distributions import categorical
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.envs import registry
@@ -212,6 +213,36 @@ def test_rows_hold_decisions_with_all_their_rewards_and_their_next_observations(
                 ends = transitions.terminated[at], transitions.truncated[at]
                 assert ends == (d.terminated, d.truncated)
                 assert transitions.start[at] == (d is episode[0])
+
+
+def test_a_custom_distribution_may_store_actions_in_another_form(script, make_config, monkeypatch):
+    """One index per row stands for a vector of two numbers."""
+
+    def corners(size):
+        grid = 2.0 * (jnp.arange(2**size)[:, None] // 2 ** jnp.arange(size) % 2) - 1.0
+        return categorical(2**size)._replace(to_env=lambda a: grid[a])
+
+    config = make_config(
+        env={"name": "gymnax/CartPole-v1", "num_envs": N},
+        network={"hidden": (4,), "distribution": corners},
+        ppo={"rollout_length": T, "num_minibatches": 2},
+    )
+    env = HostEnv(
+        lambda n, u: ScriptPool(script),
+        Box((SIZE,)),
+        Box((2,), -1.0, 1.0),
+        num_envs=N,
+        max_episode_steps=0,
+        absent=True,
+    )
+    monkeypatch.setattr(registry, "make", lambda *_, **__: env)
+    parts = make_parts(config)
+    state = jax.eval_shape(partial(learner.init_state, parts), jax.random.key(0), 0)
+    assert state.rollout.open.action.shape == (N,)
+    after, _ = jax.eval_shape(partial(learner.train_step, parts), state, make_hyperparams(config))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_equal((a.shape, a.dtype), (b.shape, b.dtype)), state, after
+    )
 
 
 def test_returns_count_all_rewards_and_lengths_all_decisions(script):

@@ -178,7 +178,7 @@ def make_imitation(student: Parts, teacher: Agent, change: Change = None) -> Par
         env=env,
         act=act,
         initial_carry=initial_carry,
-        start=start_rollout(config, env, initial_carry),
+        start=start_rollout(config, env, initial_carry, parts.policy.distribution),
         learner=learner.PPO._replace(learn=learn),
     )
 

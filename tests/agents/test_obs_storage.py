@@ -267,7 +267,7 @@ def walk_parts(config, series):
         env=env,
         policy=policy,
         act=policy.act,
-        start=start_rollout(parts.config, env, parts.initial_carry),
+        start=start_rollout(parts.config, env, parts.initial_carry, parts.policy.distribution),
         storage=obs_storage.make(Walk.observation if series else Box((9,)), env.starts),
     )
 

@@ -121,7 +121,9 @@ def tanh_gaussian(size: int) -> Distribution:
         log p(u) = log N(u; μ, σ) - Σ log(1 - tanh²u)        H = H(N) + E[Σ log(1 - tanh²u)]
 
     The policy stores u, the sample of the normal distribution, so no inverse is needed. The
-    environment gets tanh u. The expectation is computed by Gauss-Hermite quadrature.
+    environment gets tanh u. The expectation is computed by Gauss-Hermite quadrature with 16 nodes.
+    At μ = 0, its error is below 0.0001 for σ up to 1, and -0.003, -0.02, -0.06 and -0.35 for σ = 2,
+    3, 4 and 10.
 
     Args:
         size: number of action components; parameters are (μ, log σ) [..., 2 size].
@@ -143,6 +145,12 @@ def tanh_gaussian(size: int) -> Distribution:
         to_env=jnp.tanh,
         from_env=lambda action: jnp.arctanh(jnp.clip(action, -1.0 + 1e-6, 1.0 - 1e-6)),
     )
+
+
+def stored_actions(distribution: Distribution, batch: tuple[int, ...]) -> Action:
+    """Return the shapes and types of actions [*batch, ...] as the policy stores them."""
+    params = jax.ShapeDtypeStruct((*batch, distribution.num_params), jnp.float32)
+    return jax.eval_shape(distribution.sample, params, jax.random.key(0))
 
 
 def beta(size: int) -> Distribution:

@@ -63,6 +63,5 @@ def rows_of(config: Config, spec: Any) -> BonusRows:
     shape = (config.intrinsic.num_minibatches, 2)
     obs = example(spec.observation, shape)
     dist = distributions.for_space(spec.action, config.network.distribution)
-    params = jax.ShapeDtypeStruct((*shape, dist.num_params), jnp.float32)
-    action = jax.eval_shape(dist.sample, params, jax.random.key(0))
+    action = distributions.stored_actions(dist, shape)
     return BonusRows(obs, obs, action, jnp.zeros(shape, bool))
