@@ -139,6 +139,16 @@ def test_clobber_starts_from_scratch(finished_run, config_file):
     assert read_csv(Path("run/metrics.csv"))[0]["update"] == 1
 
 
+def test_a_start_without_a_checkpoint_leaves_no_rows_behind(finished_run, config_file):
+    shutil.rmtree("run/checkpoints")
+    file = Path("run/metrics.csv")
+    names, first, *_ = file.read_text().splitlines()
+    before = dict.fromkeys(names.split(","), "0")  # an evaluation of the agent of another start
+    file.write_text(f"{names}\n{','.join(before.values())}\n{first}\n")
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 256) == 0
+    assert read_csv(file)[0]["update"] == 1
+
+
 def test_a_run_folder_has_everything_to_repeat_the_run(config_file):
     flags = ("--logging.tensorboard", "--logging.log_file", "debug.log", "--total_timesteps", 256)
     assert train(config_file, "--run_dir", "run", *flags) == 0

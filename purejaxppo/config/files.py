@@ -14,7 +14,7 @@ import yaml
 from purejaxppo import interrupts
 from purejaxppo.config import checks, copies, derived, references, renamed
 from purejaxppo.config.hints import KINDS, kind_of, nearest, wrong_type
-from purejaxppo.config.plain import plain, whole
+from purejaxppo.config.plain import plain, user_path, whole
 from purejaxppo.config.references import CodeRef
 from purejaxppo.config.schema import (
     HINTS,
@@ -95,7 +95,7 @@ def find_config(name: str) -> Path:
     Raises:
         ValueError: the file does not exist.
     """
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_file():
         return path
     known = library_configs()
@@ -143,7 +143,7 @@ def load_config(
     overrides = {**(overrides or {}), **changes}
     if isinstance(name, Path) and name.is_file():  # here "~" is part of a folder's name
         path = name
-    elif not Path(name).expanduser().is_file() and (data := derived.settings(str(name))):
+    elif not user_path(name).is_file() and (data := derived.settings(str(name))):
         return from_dict(apply_overrides(data, overrides), where=str(name))
     else:
         path = find_config(str(name))

@@ -5,10 +5,19 @@ This module does not import JAX, because worker processes use it.
 
 import numbers
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 MOST_STEPS = 2**30
 """Longest time limit in steps. Longer ones count as no limit."""
+
+
+def user_path(path: str | Path) -> Path:
+    """Return a path with "~" replaced by the home folder; "~" of an unknown user stays."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def plain(value: Any) -> Any:

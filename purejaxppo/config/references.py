@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from purejaxppo.config.hints import nearest
+from purejaxppo.config.plain import user_path
 
 OBJECT = "object of "
 """Start of the string of an object that cannot be loaded from a string."""
@@ -145,7 +146,7 @@ def absolute(text: str) -> str:
 
     Relative paths would break if an environment changes the current folder.
     """
-    paths = {file: Path(file).expanduser().absolute() for file in files_in(text)}
+    paths = {file: user_path(file).absolute() for file in files_in(text)}
     files = {file: str(path) for file, path in paths.items() if path.is_file()}
     return located(CodeRef(text, files=files))
 
@@ -299,9 +300,9 @@ def in_file(
     Raises:
         LoadError: the file does not exist, or raises an error.
     """
-    path = Path(file).expanduser().resolve()
+    path = user_path(file).resolve()
     if not path.is_file():
-        place = "" if Path(file).expanduser().is_absolute() else f" in {Path.cwd()}"
+        place = "" if user_path(file).is_absolute() else f" in {Path.cwd()}"
         raise LoadError(f"{where}: {file}: no such file{place}.")
     with _LOADING:
         try:

@@ -51,6 +51,8 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: the run is from version 0.1.
     """
     new = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    if not all(isinstance(new.get(key) or {}, dict) for key in ("network", "ppo", "env")):
+        return new  # reported with the types of all sections
     if "memory" in (new.get("network") or {}):  # present in every config.yaml of version 0.1
         raise ValueError(
             "this run is from version 0.1, which this version cannot read. Use version 0.1, or "

@@ -9,6 +9,7 @@ import yaml
 from purejaxppo.config import references
 from purejaxppo.config.checks import settings
 from purejaxppo.config.files import Loader, apply_overrides, dump, flatten, from_dict, write_whole
+from purejaxppo.config.plain import user_path
 from purejaxppo.config.references import (
     CodeRef,
     as_ref,
@@ -77,7 +78,7 @@ def imported_modules(config: Config) -> list[str]:
 def code_files(config: Config) -> dict[str, Path]:
     """Return the Python files that a config refers to, by name as written -> path."""
     return {
-        file: Path(ref.files.get(file, file)).expanduser()
+        file: user_path(ref.files.get(file, file))
         for ref in code_refs(config)
         for file in files_in(ref.text)
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purejaxppo.config.copies import imported_names
+from purejaxppo.config.plain import user_path
 from purejaxppo.config.references import (
     OBJECT,
     files_in,
@@ -85,7 +86,7 @@ def external_code(config: EnvConfig) -> ExternalCode:
         modules.append(name)
     programs = references["program"]
     if family.names == "program" and not is_editor(config):
-        path = Path(name).expanduser().absolute()
+        path = user_path(name).absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
     return ExternalCode(modules, programs)
 

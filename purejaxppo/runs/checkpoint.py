@@ -193,6 +193,7 @@ class Checkpoints:
                     latest = self._newest_readable()
         latest = processes.of_main(-1 if latest is None else latest)
         self._latest = None if latest < 0 else latest
+        self._update: int | None = None  # of the last checkpoint, if known
         self._has_saved = False
         self._closing = contextlib.ExitStack()
         self._plain = self._closing.enter_context(_plain_path(self._folder))
@@ -260,7 +261,8 @@ class Checkpoints:
             state: training state of the run.
             progress: counters of the run.
             best: the best agent of each seed, in one tree.
-            replace: replace a checkpoint of these steps, and wait until this is done.
+            replace: replace a checkpoint of these steps, and wait until this is done; also done if
+                it is of an earlier update.
 
         Returns:
             False if a checkpoint of these steps exists and stays.
@@ -270,7 +272,9 @@ class Checkpoints:
         """
         step = progress.env_steps
         if self._latest == step and not replace:
-            return False
+            if self._update in (None, progress.update):
+                return False
+            replace = True  # the last updates only reset environments, which adds no steps
         self.wait()
         copy, best = _snapshot((state, best))
         arrays = {"agent": copy.agent, "train": _without_empty(copy.replace(agent=None))}
@@ -291,7 +295,7 @@ class Checkpoints:
                     (self._folder / str(step)).rename(self._folder / f"{step}{REPLACED}")
                 else:
                     self._set_aside(step)
-            self._latest, self._has_saved = step, True
+            self._latest, self._update, self._has_saved = step, progress.update, True
             started = time.perf_counter()
             self._checkpointer.save(self._plain / str(step), args=ocp.args.Composite(**items))
             size = sum(x.nbytes for x in jax.tree.leaves(arrays)) / 1e6
@@ -332,6 +336,7 @@ class Checkpoints:
         without_agent = template.replace(agent=None)
         train = _with_empty(saved.restore("train", _without_empty(without_agent)), without_agent)
         best = saved.restore("best", template.learned) if saved.has_best else None
+        self._update = saved.progress.update
         return train.replace(agent=agent), best, saved.progress
 
     def wait(self) -> None:
@@ -366,7 +371,7 @@ class Checkpoints:
                 yield
         except OSError:
             self._remove_unfinished()
-            self._latest, self._has_saved = self.finished(), False
+            self._latest, self._update, self._has_saved = self.finished(), None, False
             for _ in range(10):  # threads of Orbax may still write for a short time
                 self._remove_unfinished()
                 time.sleep(0.1)

@@ -21,6 +21,7 @@ import jax
 from purejaxppo.config import copies
 from purejaxppo.config.files import load_config, read_yaml, to_yaml, write_whole
 from purejaxppo.config.hints import short_path
+from purejaxppo.config.plain import user_path
 from purejaxppo.config.references import files_in, located
 from purejaxppo.config.run_files import (
     code_files,
@@ -50,14 +51,16 @@ CHECKPOINT_ITEMS = ("agent", "train", "progress", "best")
 SWEEP = "sweep.yaml"
 """File that marks the folder of a sweep."""
 INIT = "init.json"
+TENSORBOARD = "tensorboard"
+WANDB_ID = "wandb_id"
 VIDEO = "video.mp4"
 VIDEOS = "videos"
 RATINGS = ("elo.csv", "elo.png")
 RUN_FILES = (
     "checkpoints",
-    "tensorboard",
+    TENSORBOARD,
     "wandb",
-    "wandb_id",
+    WANDB_ID,
     "metrics.csv",
     ".metrics.csv",
     "learning_curve.png",
@@ -263,7 +266,7 @@ def with_absolute_paths(config: Config) -> Config:
     files = [file for ref in code_refs(config) for file in files_in(ref.text)]
     folders = str(config.pretrain.teacher), str(config.init_from)
     names = {*files, *registry.paths(config.env), *folders} - {""}
-    places = {name: Path(name).expanduser() for name in names}
+    places = {name: user_path(name) for name in names}
     return with_copies(
         config,
         {
@@ -318,6 +321,8 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     if first:  # delete what a start without a checkpoint left behind
         shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)
         (run_dir / MEMBERS).unlink(missing_ok=True)
+        (run_dir / WANDB_ID).unlink(missing_ok=True)
+        shutil.rmtree(run_dir / TENSORBOARD, ignore_errors=True)
     if len(members) > 1:
         save_members(run_dir / MEMBERS, config, members)
     notes = copy_code(config, run_dir)

@@ -20,7 +20,7 @@ from purejaxppo.config.files import as_text, flatten, to_yaml, write_whole
 from purejaxppo.config.hints import show
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
-from purejaxppo.runs.folder import named_write_errors
+from purejaxppo.runs.folder import TENSORBOARD, WANDB_ID, named_write_errors
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, csv_cells, mean_row, read_csv
 
 log = logging.getLogger("purejaxppo")
@@ -432,7 +432,7 @@ def open_loggers(opened: Loggers, run: Opening, custom: Sequence[AgentLoggers] =
     """
     settings, contexts, warned = run.config.logging, contexts_of(run), set[str]()
     if settings.tensorboard:
-        boards = _tensorboard(run.run_dir / "tensorboard", run.members, run.steps)
+        boards = _tensorboard(run.run_dir / TENSORBOARD, run.members, run.steps)
         opened.tensorboard = boards[0].writer
         opened.loggers.append(_combined(boards, run.members))
     if settings.wandb_project:
@@ -473,7 +473,7 @@ def wandb_ids(run_dir: Path, count: int) -> list[str]:
 
     They are stored in the run folder. Runs of version 0.2 with several agents have one.
     """
-    file = run_dir / "wandb_id"
+    file = run_dir / WANDB_ID
     if not file.is_file():
         number = count if count <= MOST_RUNS else 1
         ids = [uuid.uuid4().hex[:12] for _ in range(number)]

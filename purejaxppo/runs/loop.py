@@ -11,7 +11,7 @@ from purejaxppo.agents import diagnostics
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
 from purejaxppo.runs.hooks import Save, evaluate_start
-from purejaxppo.runs.training import Hook, Training
+from purejaxppo.runs.training import Hook, Training, widen
 
 log = logging.getLogger("purejaxppo")
 
@@ -74,7 +74,8 @@ def restore_rows(run: Training) -> bool:
     before, p.before_failure = p.before_failure, None
     extras = [name.removeprefix("extras.") for name in p.unlogged if name.startswith("extras.")]
     zeros = diagnostics.zero_metrics(extras, len(run.programs.spec.metrics))
-    zeros = jax.tree.map(lambda x: np.zeros((len(run.members), *x.shape), x.dtype), zeros)
+    size = len(run.members)
+    zeros = jax.tree.map(lambda x: widen(np.zeros((size, *x.shape), x.dtype)), zeros)
     if p.restored_metrics(zeros) is None:
         run.console.warn("the last evaluation failed, and is not repeated because metrics changed")
         return False

@@ -3,6 +3,7 @@
 import csv
 import logging
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 
@@ -148,7 +149,10 @@ def mean_row(rows: Sequence[Row]) -> Row:
 
 def csv_cells(row: Row) -> dict[str, str]:
     """Format the numbers of a row for metrics.csv."""
-    return {key: f"{value:.10g}" for key, value in row.items()}
+    return {
+        key: f"{value:d}" if isinstance(value, Integral) else f"{value:.10g}"
+        for key, value in row.items()
+    }
 
 
 def read_csv(path: Path) -> list[Row]:

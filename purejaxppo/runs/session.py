@@ -346,7 +346,8 @@ def columns_of(programs: Programs, more: Sequence[str]) -> tuple[str, ...]:
 def open_all_loggers(run: Training, columns: Sequence[str]) -> None:
     """Open metrics.csv and the loggers of the config."""
     p = run.progress
-    update = -1 if run.warm else p.update  # row 0, of an earlier start, is written again
+    # Rows of an earlier start without a checkpoint are written again, also row 0.
+    update = -1 if run.checkpoints.latest() is None else p.update
     update -= p.before_failure is not None  # a chunk whose hooks failed
     run.loggers.loggers.append(CsvLogger(run.run_dir / "metrics.csv", update, columns))
     opening = Opening(

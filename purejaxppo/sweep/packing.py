@@ -282,7 +282,9 @@ def train_agents(run: Training, rules: Rules | None) -> int:
         run.console.print_line(f"{short_path(run.run_dir)}: {error}")  # these agents have no score
         return 0
     except OutOfMemoryError as error:
+        remedy = "then run the same command to resume"
+        if run.checkpoints.latest() is not None:  # a saved batch keeps its size
+            remedy = "and use --clobber to start again"
         raise ValueError(
-            f"out of memory with {len(run.members)} agents ({error}). Reduce --memory_gb, "
-            f"then run the same command to resume."
+            f"out of memory with {len(run.members)} agents ({error}). Reduce --memory_gb, {remedy}."
         ) from error

@@ -1,6 +1,7 @@
 """Scores of a sweep's settings, from the metrics of their agents."""
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -44,9 +45,8 @@ def score(
             for batch, size in enumerate(sizes)
             for index in range(size)
         ]
-        curves = {folder: read_members(folder) for folder, _ in places}
         for member, (folder, index) in zip(group.members, places, strict=False):
-            member_score = value(curves[folder].get(index, []), objective)
+            member_score = value(read_members(folder).get(index, []), objective)
             scores_and_places[identity(member)] = (member_score, (folder, index))
     results = []
     for setting, config in zip(settings, configs, strict=True):
@@ -65,8 +65,17 @@ def identity(config: Config) -> Any:
 
 def read_members(folder: str) -> dict[int, list[Row]]:
     """Return the rows of a run with several agents, by agent."""
+    path = Path(folder) / "metrics.csv"
+    stat = path.stat() if path.is_file() else None
+    return _read_members(path, stat and (stat.st_mtime_ns, stat.st_size))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_members(path: Path, version: tuple[int, int] | None) -> dict[int, list[Row]]:
+    """Read a file once for all of its agents."""
+    del version
     rows: dict[int, list[Row]] = {}
-    for row in read_csv(Path(folder) / "metrics.csv"):
+    for row in read_csv(path):
         rows.setdefault(int(row["member"]), []).append(row)
     return rows
 

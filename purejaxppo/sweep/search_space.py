@@ -218,9 +218,10 @@ def check_value(key: str, value: Any, where: str, base: Config) -> Any:
         config = from_dict(apply_overrides(as_data(base), with_coefs({key: value}, base)))
     except ValueError as error:
         message = str(error).removeprefix("config: ")
-        if message.startswith(key):
+        names_another = any(f"{name} = " in message for name in HINTS.keys() - {key})
+        if message.startswith(key) and not names_another:
             raise ValueError(f"{where}: {message}") from error
-        return value  # conflicts with another default; checked with the config of the sweep
+        return value  # conflicts with another setting; checked with the settings of the sweep
     place = entry_of(key)
     return flatten(config)[key] if place is None else config.ppo.coefs[place]
 
@@ -238,6 +239,8 @@ def with_coefs(setting: Mapping[str, Any], config: Config) -> Values:
         ValueError: auxiliary loss i does not exist.
     """
     plain = {key: value for key, value in setting.items() if entry_of(key) is None}
+    if plain == dict(setting):
+        return plain
     coefs = list(plain.get(ENTRY[:-1], config.ppo.coefs))
     for key, value in setting.items():
         place = entry_of(key)
@@ -246,7 +249,7 @@ def with_coefs(setting: Mapping[str, Any], config: Config) -> Values:
         if place >= len(coefs):
             raise ValueError(f"{key}: ppo.terms has {len(coefs)} auxiliary losses, counted from 0.")
         coefs[place] = value
-    return plain if plain == dict(setting) else plain | {ENTRY[:-1]: coefs}
+    return plain | {ENTRY[:-1]: coefs}
 
 
 def apply(config: Config, setting: Values) -> Config:

@@ -44,7 +44,7 @@ def sweep(command: SweepFlags, config: Config) -> int:
     """Train the settings of a sweep, report the results, and return the exit code."""
     check_task(config)
     config = replace(with_absolute_paths(config), gpu={})  # a sweep does not use it
-    if Path(command.search_space).is_file():
+    if not command.search_space.startswith("{") and Path(command.search_space).is_file():
         path = str(Path(command.search_space).absolute())
         command = dataclasses.replace(command, search_space=path)
     relative_folder = folder_of(command, config)

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.toy
 NO_FILE = [
     (["--config", "hoper.yaml"], "--config hoper.yaml: no such file", "'hopper.yaml'"),
     (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
+    (["--config", "~nobody/a.yaml"], "--config ~nobody/a.yaml: no such file"),
+    (["--config", "cartpole", "--init_from", "~nobody/a"], "init_from = ~nobody/a: run folder not"),
     (["--config", "sub/mine"], "no such file or config. Did you mean 'sub/mine.yml'?"),
     (["--config", "mine.yaml"], "no such file or config. `purejaxppo list configs` lists"),
     (["--config", "sub"], "--config sub: is a folder. Did you mean 'sub/mine.yml'?"),

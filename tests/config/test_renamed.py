@@ -37,6 +37,14 @@ def test_every_command_rejects_a_run_of_version_0_1_with_one_sentence(
     )
 
 
+@pytest.mark.parametrize("text", ["ppo: [1]", "network: 5", "env: cartpole"])
+def test_a_section_of_a_saved_run_must_be_a_mapping(text, tmp_path):
+    (tmp_path / "config.yaml").write_text(text)
+    name = text.partition(":")[0]
+    with pytest.raises(ValueError, match=rf"config\.yaml: {name}: must be a section of keys, not"):
+        load_config(tmp_path / "config.yaml", saved=True)
+
+
 def test_a_config_of_this_version_is_not_changed_by_an_upgrade():
     changes = {"ppo.learning_rate_schedule": "adaptive", "ppo.critic": "hl_gauss"}
     data = dataclasses.asdict(Config().replace(**changes))

@@ -294,6 +294,21 @@ def resumed_at(run, state):
     return number
 
 
+def test_a_later_update_without_steps_replaces_the_checkpoint(two_checkpoints):
+    """The last updates of a run may only reset environments."""
+    run, state = two_checkpoints
+    checkpoints = Checkpoints(run)
+    checkpoints.restore(state)
+    assert not checkpoints.save(state, Progress(20, member_steps=[20]))
+    assert checkpoints.save(add_number(state, 50), Progress(21, member_steps=[20]))
+    assert not checkpoints.save(state, Progress(21, member_steps=[20]))
+    checkpoints.wait()
+    again, _, progress = checkpoints.restore(state)
+    checkpoints.close()
+    assert (progress.update, progress.env_steps) == (21, 20)
+    assert_equal(again, add_number(state, 50))
+
+
 def test_the_steps_of_the_best_evaluation_select_the_best_agent(two_checkpoints):
     run, state = two_checkpoints
     checkpoints = Checkpoints(run)

@@ -7,6 +7,7 @@ from support.runs import error_of, rejection
 
 import purejaxppo.cli.train as train_command
 from purejaxppo.cli import parser
+from purejaxppo.cli.evaluate import main as evaluate
 from purejaxppo.cli.flags import TrainFlags
 from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config.files import flatten, load_config, to_yaml, write_whole
@@ -43,6 +44,11 @@ def test_a_wrong_flag_gets_a_one_sentence_error(flags, expected, tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     message = rejection(["--config", "cartpole", *flags], capsys)
     assert all(part in message for part in expected), message
+
+
+def test_the_seed_of_an_evaluation_has_limits(capsys):
+    assert evaluate(["--run", "nowhere", "--seed", "1" * 20]) == 2
+    assert f"seed = {'1' * 20}: must be at most 2147483647" in capsys.readouterr().err
 
 
 PORTED = {  # names of Stable-Baselines3, at 256 x 128 rows

@@ -18,6 +18,7 @@ from purejaxppo.config.files import write_whole
 from purejaxppo.config.schema import EnvConfig, LoggingConfig
 from purejaxppo.envs import registry
 from purejaxppo.runs.console import message_of
+from purejaxppo.runs.folder import record_run
 from purejaxppo.runs.loggers import (
     CsvLogger,
     DelayedLogger,
@@ -28,7 +29,7 @@ from purejaxppo.runs.loggers import (
     custom_loggers,
     open_loggers,
 )
-from purejaxppo.runs.rows import read_csv
+from purejaxppo.runs.rows import csv_cells, read_csv
 from purejaxppo.video import video
 
 
@@ -127,6 +128,24 @@ def test_each_agent_is_a_wandb_run_of_one_group_and_copies_are_left_out(
     assert names == [f"{tmp_path.name} ppo.gamma = {x}" for x in ("0.9", "0.99")]
     assert {settings["group"] for settings in wandb.settings.values()} == {tmp_path.name}
     assert [settings["config"]["ppo.gamma"] for settings in wandb.settings.values()] == [0.9, 0.99]
+
+
+def test_a_start_without_a_checkpoint_leaves_no_logs_behind(tmp_path, make_config):
+    """Its number of agents may have been another one."""
+    (tmp_path / "tensorboard").mkdir()
+    for name in ("wandb_id", "tensorboard/events", "notes.txt"):
+        (tmp_path / name).write_text("abc")
+    record_run(make_config(), tmp_path)
+    assert not (tmp_path / "wandb_id").exists() and not (tmp_path / "tensorboard").exists()
+    (tmp_path / "wandb_id").write_text("abc")
+    (tmp_path / "checkpoints/10/agent").mkdir(parents=True)
+    record_run(make_config(), tmp_path)
+    assert (tmp_path / "wandb_id").exists() and (tmp_path / "notes.txt").exists()
+
+
+def test_whole_numbers_are_written_with_all_digits():
+    row = {"global_step": 12_345_678_901, "update": np.int64(3), "eval/return_mean": 1 / 3}
+    assert list(csv_cells(row).values()) == ["12345678901", "3", "0.3333333333"]
 
 
 def test_a_run_of_version_0_2_continues_the_mean_of_its_seeds_in_wandb(

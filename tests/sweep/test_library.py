@@ -213,7 +213,9 @@ def test_a_population_is_a_table_of_its_last_numbers():
 
 @pytest.mark.full
 def test_a_random_search_takes_ranges_as_a_mapping_and_prints_without_quiet(capsys):
-    space = {"ppo": {"gamma": {"uniform": [0.5, 0.9]}}}
+    names = ("gamma", "gae_lambda", "clip_eps", "vf_coef", "ent_coef", "max_grad_norm")
+    space = {"ppo": {name: {"uniform": [0.5012345678901234, 0.9]} for name in names}}
+    assert len(str(space)) > 255  # longer than the name of a file may be
     table = swept(search="random", search_space=space, num_trials=2, quiet=False, run_dir="random")
     assert len(table) == 2 and "2 settings x 2 seeds in" in capsys.readouterr().out
     assert all(0.5 <= s.config.ppo.gamma <= 0.9 for s in table)

@@ -83,6 +83,28 @@ def test_sizes_that_only_fit_together_are_checked_together():
     assert apply(Config(), only).ppo.num_minibatches == 7
 
 
+@pytest.mark.parametrize(
+    ("base", "texts"),
+    [
+        (
+            {"ppo.bptt_length": 16, "ppo.rollout_length": 64},
+            ["ppo.rollout_length=12,24", "ppo.bptt_length=6,12"],
+        ),
+        ({}, ["network.init_std=0.0005", "network.min_std=0.0001,0.0002"]),
+    ],
+)
+def test_values_that_conflict_with_the_config_only_are_valid(base, texts):
+    base = Config().replace(**base)
+    settings = grid_settings(parse_grid(texts, base))
+    assert all(apply(base, setting) for setting in settings)
+
+
+def test_a_list_without_brackets_is_an_error():
+    base = Config().replace(**{"ppo.terms": [f"{FILE}:small_features"]})
+    with pytest.raises(ValueError, match=r"ppo\.term_coefs = 0\.5: must be a list"):
+        parse_grid(["ppo.term_coefs=0.5,1"], base)
+
+
 def test_samples_stay_in_their_ranges_and_follow_their_distributions():
     ranges = {
         "ppo.learning_rate": LogUniform(1e-5, 1e-1),

@@ -39,7 +39,7 @@ from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
-from purejaxppo.sweep import packing, pictures, report, session
+from purejaxppo.sweep import packing, pictures, report, scores, session
 from purejaxppo.sweep.packing import Group, batch_sizes, group_up
 from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search import Optuna
@@ -179,6 +179,18 @@ def small_agents(monkeypatch):
 
 
 @pytest.mark.full
+def test_metrics_are_read_once_for_all_agents_of_a_batch(finished_sweep, monkeypatch):
+    (folder,) = {str(path.parent) for path in finished_sweep.rglob("metrics.csv")}
+    read = []
+    monkeypatch.setattr(scores, "read_csv", lambda path: read.append(path) or read_csv(path))
+    every = [scores.read_members(folder) for _ in range(8)]
+    assert len(read) == 1 and all(sorted(rows) == list(range(8)) for rows in every)
+    with Path(folder, "metrics.csv").open("a") as file:
+        file.write("damaged\n")
+    scores.read_members(folder)
+    assert len(read) == 2
+
+
 def test_a_memory_budget_below_the_smallest_batch_is_an_error(small_agents, config_file, capsys):
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
     error = capsys.readouterr().err
@@ -505,10 +517,10 @@ def test_objectives_are_the_last_best_and_mean_evaluation():
     assert value([lost | {"eval/return_mean": -59.0}], "last") == -59.0
 
 
-def results_of(settings, scores, make_config):
+def results_of(settings, numbers, make_config):
     return [
         Result(setting, make_config(), tuple(score), (("run", i),) * len(score))
-        for i, (setting, score) in enumerate(zip(settings, scores, strict=True))
+        for i, (setting, score) in enumerate(zip(settings, numbers, strict=True))
     ]
 
 
@@ -530,8 +542,8 @@ def test_settings_without_a_score_rank_last(make_config):
     ],
 )
 def test_every_kind_of_sweep_has_a_plot(tmp_path, make_config, settings):
-    scores = [[1.0 * i, np.nan if i == 1 else 2.0 * i] for i in range(len(settings))]
-    results = results_of(settings, scores, make_config)
+    numbers = [[1.0 * i, np.nan if i == 1 else 2.0 * i] for i in range(len(settings))]
+    results = results_of(settings, numbers, make_config)
     pictures.plot(tmp_path / "x.png", results, list(settings[0]), "title")
     assert (tmp_path / "x.png").stat().st_size > 8_000
 

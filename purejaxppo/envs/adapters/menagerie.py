@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from purejaxppo.config.installation import install_extra
+from purejaxppo.config.plain import user_path
 
 REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
 COMPLETE = ".complete"
@@ -33,7 +34,7 @@ class Menagerie:
         """Store the folders."""
         self.name, self.default = name, default
         root = folder or os.environ.get("MENAGERIE_ROOT", "")
-        self.root = Path(root).expanduser() if root else None
+        self.root = user_path(root) if root else None
         self.only_root = bool(folder)
 
     def exists(self) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.config import references
+from purejaxppo.config.plain import user_path
 from purejaxppo.envs.engines.process import (
     EDITOR,
     EngineError,
@@ -85,7 +86,7 @@ def executable(path: str) -> str:
     Raises:
         MakeError: no such file.
     """
-    program = Path(path).expanduser()
+    program = user_path(path)
     bundle = program / "Contents" / "MacOS"
     programs = sorted(bundle.iterdir()) if bundle.is_dir() else []
     for file in [program, program.with_name(program.name + ".x86_64"), *programs]:
