@@ -399,10 +399,11 @@ def returns_without_policy(name: str, episodes: int, *, zero: bool = False) -> d
 
     from purejaxppo import load_config
     from purejaxppo.envs import registry
+    from purejaxppo.runs.conditions import evaluation_env
     from purejaxppo.runs.episodes import run_episodes
     from purejaxppo.types import PolicyStep
 
-    env = registry.make(load_config(name).env, episodes, evaluation=True)
+    env = registry.make(evaluation_env(load_config(name)), episodes, evaluation=True)
 
     def act(keys, carry, obs, start):
         del obs, start

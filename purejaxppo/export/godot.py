@@ -87,19 +87,36 @@ def with_one_output(act: Callable, agent: GodotAgent) -> Callable:
 
 
 def with_plugin_names(program: Program, agent: GodotAgent) -> Program:
-    """Return a program with the plugin's names of inputs and outputs, and its unused state."""
+    """Return a program with the plugin's names of inputs and outputs, and its unused state.
+
+    Raises:
+        ValueError: the game's observation has a part with a name of another input or output.
+    """
     names = {port.name: port.name.partition(".")[2] for port in program.inputs}
     if len(agent.parts) == 1:
         names = {program.inputs[0].name: agent.parts[0].name}
     state = Port("state_ins", (1,), "float32")
+    if reserved := {"output", "state_ins", "state_outs"}.intersection(names.values()):
+        raise ValueError(
+            f"--engine godot: the key {min(reserved)!r} of get_obs is the name of another input or "
+            f"output of the plugin's models. Rename it in the game."
+        )
+    inside = [*program.constants, *(equation.output for equation in program.equations)]
+    mark = "_"
+    while any(name.startswith(mark) for name in names.values()):
+        mark += "_"
+    names |= {name: mark + name for name in inside}
     (output,) = program.outputs
     equations = (
-        equation._replace(inputs=tuple(names.get(name, name) for name in equation.inputs))
+        equation._replace(
+            inputs=tuple(names[name] for name in equation.inputs), output=names[equation.output]
+        )
         for equation in program.equations
     )
     return program._replace(
         inputs=(*(port._replace(name=names[port.name]) for port in program.inputs), state),
         outputs=(output._replace(name="output"), state._replace(name="state_outs")),
-        results=(*program.results, state.name),
+        results=(*(names[name] for name in program.results), state.name),
         equations=tuple(equations),
+        constants={names[name]: array for name, array in program.constants.items()},
     )

@@ -14,7 +14,7 @@ EMPTY = (30, 34, 42)
 
 def frames(observations: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
     """Yield one frame per observation: its first image, or charts of all its numbers."""
-    table = _leaves(observations)
+    table = {name: _channels_last(values) for name, values in _leaves(observations).items()}
     image = next((values for values in table.values() if _is_image(values)), None)
     if image is not None:
         return grids(image, height=height, width=width)
@@ -32,6 +32,12 @@ def _leaves(observations: Sequence[Any]) -> dict[str, np.ndarray]:
                 name = jax.tree_util.keystr(path, simple=True, separator=".")
                 table.setdefault(name, []).append(np.asarray(leaf))
     return {name: np.stack(values) for name, values in table.items()}
+
+
+def _channels_last(values: np.ndarray) -> np.ndarray:
+    """Move the channels of images [T, C, H, W] to the end, by the rule of `network.channels`."""
+    is_first = values.ndim == 4 and values.shape[1] < min(values.shape[2:])
+    return np.moveaxis(values, 1, -1) if is_first else values
 
 
 def _is_image(values: np.ndarray) -> bool:

@@ -209,6 +209,12 @@ def test_parts_of_observations_and_actions_keep_their_names(make_config, tmp_pat
     }
 
 
+def test_two_parts_of_an_observation_with_one_name_are_rejected(make_config, tmp_path):
+    observation = Dict.of({"a": Dict.of({"b": Box((3,))}), "a.b": Box((2,))})
+    with pytest.raises(ValueError, match=r"two parts with the name a\.b\. Rename one"):
+        assert_same_actions(make_policy(make_config, observation, Box((2,))), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("torso", "memory", "layers"),
     [

@@ -2,8 +2,10 @@
 
 import contextlib
 import tempfile
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.godot import GAME
@@ -12,7 +14,7 @@ from purejaxppo.__main__ import main
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.export import files
+from purejaxppo.export import files, godot, onnx_file, trace
 from purejaxppo.runs.agent import Agent
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -99,6 +101,37 @@ def test_the_file_takes_parts_that_only_the_critic_sees_because_the_plugin_passe
     (output,) = session.run(["output"], inputs)
     expected = agent.act({"obs": inputs["obs"][0], "goal": inputs["goal"][0]})
     np.testing.assert_allclose(output[0], expected, atol=1e-5)
+
+
+def program_of(names):
+    """Return a program of observations with parts [1, 3], its function, and the agent."""
+    weights = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+
+    def act(obs, carry, start):
+        parts = obs.values() if isinstance(obs, dict) else [obs]
+        return sum(jnp.tanh(x @ weights) * (i + 1) for i, x in enumerate(parts)), carry
+
+    zeros = {name: np.zeros((1, 3), np.float32) for name in names}
+    obs = zeros if len(names) > 1 else zeros[names[0]]
+    agent = SimpleNamespace(parts=[SimpleNamespace(name=name) for name in names])
+    return trace.trace(act, obs, (), {}, keep_inputs=True), act, agent
+
+
+@pytest.mark.parametrize("names", [["v0"], ["c0"], ["_v0"], ["obs", "v1"], ["__c0", "v0"]])
+def test_a_game_may_name_its_observations_like_arrays_of_the_policy(names, tmp_path):
+    program, act, agent = program_of(names)
+    onnx_file.write(godot.with_plugin_names(program, agent), tmp_path / "policy.onnx")
+    rng, session = np.random.default_rng(1), onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    obs = {name: rng.standard_normal((1, 3)).astype(np.float32) for name in names}
+    (output,) = session.run(["output"], {**obs, "state_ins": np.zeros(1, np.float32)})
+    np.testing.assert_allclose(output, act(obs, (), None)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["output", "state_ins", "state_outs"])
+def test_names_of_the_plugin_are_rejected_as_observations(name):
+    program, _, agent = program_of(["obs", name])
+    with pytest.raises(ValueError, match=f"the key '{name}' of get_obs is the name of another"):
+        godot.with_plugin_names(program, agent)
 
 
 def test_choices_are_certain_when_the_plugin_samples(tmp_path):

@@ -20,7 +20,7 @@ from purejaxppo.config.installation import install_extra
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.registry import make_task
-from purejaxppo.video import mujoco_scene, video
+from purejaxppo.video import charts, mujoco_scene, video
 
 pytest.importorskip("PIL")
 
@@ -184,6 +184,15 @@ def test_every_kind_of_task_is_rendered_in_the_requested_size(name):
     recorded = video.frames(*episode(name, 2), height=120, width=160)
     assert [(f.shape, f.dtype) for f in recorded] == 3 * [((120, 160, 3), np.uint8)]
     assert (recorded[0] != recorded[2]).any()
+
+
+@pytest.mark.toy
+def test_images_with_their_channels_first_are_shown_like_those_with_channels_last():
+    images = np.random.default_rng(0).integers(0, 256, (2, 36, 40, 3), np.uint8)
+    last = list(charts.frames(list(images), height=120, width=160))
+    first = list(charts.frames(list(np.moveaxis(images, -1, 1)), height=120, width=160))
+    np.testing.assert_array_equal(first, last)
+    assert np.std(last[0][30:114, 40:120]) > 40  # not a narrow strip
 
 
 def draw_frames(model, states, height=120, width=160):
