@@ -87,7 +87,8 @@ def init_rollout(
         initial_carry: batch shape -> recurrent carry.
         key: random key; the caller must not use it again.
         count_ticks: store the game time of decisions, for `ppo.discount` = tick.
-        action: an action [N, ...] as the policy stores it, for its type; None: as the environment.
+        action: arrays or shapes of actions [N, ...] as the policy stores them; None: as the
+            environment takes them.
     """
     state = begin_episodes(env, env.reset(key), initial_carry)
     if count_ticks:
@@ -103,7 +104,7 @@ def no_decision(state: RolloutState, like: Action) -> OpenDecision:
 
     Args:
         state: rollout state before the first step.
-        like: an action [N, ...], for its type.
+        like: actions [N, ...]; only shapes and types are used.
     """
     n = state.start.size
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)

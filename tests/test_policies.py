@@ -423,7 +423,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
         ({"hunter_*": "a"}, "no pattern matches agent 'prey_0'"),
         ({"*": "a", "wolf": "b"}, "no agent has policy 'b'"),
         ({"*": 1, "wolf": 2}, "no agent has policy '2'"),
-        ({"hunter_*": "torso", "*": "b"}, "'torso' is the name of a part of networks"),
+        ({"hunter_*": "torso", "*": "b"}, "a policy cannot be named 'torso'"),
     ]:
         with pytest.raises(ValueError, match=words):
             make_parts(

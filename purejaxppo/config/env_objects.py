@@ -49,7 +49,7 @@ def settings(value: Any, options: Mapping[str, Any], max_episode_steps: int) -> 
     """Return the fields of the section `env` for an environment.
 
     A Gymnasium environment with a registered id becomes the id with options. Others become a
-    reference to the object, also functions, which may change what they make.
+    reference to the object. So do functions, because they may change the environment.
 
     Args:
         value: an environment, its class, an `EnvSpec`, gymnax's (env, params), or a function that
@@ -103,8 +103,8 @@ def family_of(value: Any) -> str | None:
 def spec_of(value: Any) -> Any:
     """Return the `EnvSpec` from which copies of a Gymnasium environment can be made, or None.
 
-    An environment without an id, or with a wrapper that does not record its arguments or that
-    other processes cannot import, has none.
+    Returns None for an environment without an id, and for one with a wrapper that does not record
+    its arguments or cannot be imported by other processes.
     """
     spec = value if hasattr(value, "entry_point") else getattr(value, "spec", None)
     recorded = spec is not None and all(
@@ -152,14 +152,14 @@ def _by_id(spec: Any, max_episode_steps: int) -> dict[str, Any]:
         if name != "render_mode"
         and not (name in known.kwargs and _equal(value, known.kwargs[name]))
     }
-    given, registered = (
-        [(wrapper.entry_point, wrapper.kwargs) for wrapper in x.additional_wrappers]
+    wrappers_of_spec, wrappers_of_id = (
+        [[wrapper.entry_point, wrapper.kwargs] for wrapper in x.additional_wrappers]
         for x in (spec, known)
     )
-    inner = len(registered)
-    if given[:inner] != registered:
+    num_registered = len(wrappers_of_id)
+    if not _equal(wrappers_of_spec[:num_registered], wrappers_of_id):
         return {}
-    wrappers = [_wrapper(wrapper) for wrapper in spec.additional_wrappers[inner:]]
+    wrappers = [_wrapper(wrapper) for wrapper in spec.additional_wrappers[num_registered:]]
     limit = spec.max_episode_steps
     same_limit = limit == known.max_episode_steps
     is_clear = not set(options) & set(POOL_OPTIONS) and None not in wrappers

@@ -68,7 +68,7 @@ def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], ParameterValues]:
     functions = {name: parse(name, text) for name, text in entries.items()}
 
     def values(progress: Scalar) -> ParameterValues:
-        progress = jnp.asarray(progress, jnp.float32)  # for methods of arrays in custom functions
+        progress = jnp.asarray(progress, jnp.float32)  # custom functions may call methods of arrays
         return {name: jnp.asarray(f(progress), jnp.float32) for name, f in functions.items()}
 
     return values

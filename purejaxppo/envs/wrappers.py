@@ -76,7 +76,10 @@ class Wrapper(BaseTask):
         return wrapper
 
     def global_state(self, state: EnvState) -> jax.Array:
-        """Return the global state. A wrapper with its own state passes on the state inside it."""
+        """Return the global state.
+
+        A wrapper that adds to the state overrides this and passes on the task's state.
+        """
         return self.task.global_state(state)
 
     def staggered(self, key: Key, state: EnvState) -> EnvState:

@@ -99,13 +99,13 @@ def with_plugin_names(program: Program, agent: GodotAgent) -> Program:
     if reserved := {"output", "state_ins", "state_outs"}.intersection(names.values()):
         raise ValueError(
             f"--engine godot: the key {min(reserved)!r} of get_obs is the name of another input or "
-            f"output of the plugin's models. Rename it in the game."
+            f"output of the plugin's models. Rename it in the game and train again."
         )
     inside = [*program.constants, *(equation.output for equation in program.equations)]
-    mark = "_"
-    while any(name.startswith(mark) for name in names.values()):
-        mark += "_"
-    names |= {name: mark + name for name in inside}
+    prefix = "_"  # internal arrays must not have the name of an input
+    while any(name.startswith(prefix) for name in names.values()):
+        prefix += "_"
+    names |= {name: prefix + name for name in inside}
     (output,) = program.outputs
     equations = (
         equation._replace(

@@ -102,12 +102,13 @@ def _traced(function: Callable, obs: Any, carry: Any, metadata: dict[str, Any]) 
     if str(jax.tree.structure(next_carry)) != str(jax.tree.structure(carry)):
         raise ValueError("the policy must return a carry with the same structure as its input.")
     initial = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
-    if twice := [name for name in _names("obs", obs) if _names("obs", obs).count(name) > 1]:
+    parts = _names("obs", obs)
+    if duplicates := [name for name in parts if parts.count(name) > 1]:
         raise ValueError(
-            f"the observation has two parts with the name {twice[0].removeprefix('obs.')}. Rename "
-            f"one of its keys."
+            f"the observation has two parts with the name {duplicates[0].removeprefix('obs.')}. "
+            f"Rename one of its keys in the environment and train again."
         )
-    names = [*_names("obs", obs), *(f"carry.{i}" for i in range(len(initial))), "start"]
+    names = [*parts, *(f"carry.{i}" for i in range(len(initial))), "start"]
     arguments = [
         Named(name, tuple(v.aval.shape), v.aval.dtype)
         for name, v in zip(names, closed.jaxpr.invars, strict=True)

@@ -261,8 +261,8 @@ class Checkpoints:
             state: training state of the run.
             progress: counters of the run.
             best: the best agent of each seed, in one tree.
-            replace: replace a checkpoint of these steps, and wait until this is done; also done if
-                it is of an earlier update.
+            replace: replace a checkpoint of the same steps, and wait until this is done. A
+                checkpoint of an earlier update is always replaced.
 
         Returns:
             False if a checkpoint of these steps exists and stays.

@@ -322,23 +322,24 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     return state
 
 
-def columns_of(programs: Programs, more: Sequence[str]) -> tuple[str, ...]:
+def columns_of(programs: Programs, extra_columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of metrics.csv.
 
     Args:
         programs: programs of the run.
-        more: further columns.
+        extra_columns: further columns.
 
     Raises:
         ValueError: two metrics have the same name.
     """
     success = () if programs.success_above is None else (SUCCESS,)
     of_env = env_columns(programs.spec.metrics)
-    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *programs.parts.metric_names, *more)
-    if twice := [name for name in columns if columns.count(name) > 1]:
+    of_parts = programs.parts.metric_names
+    columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *of_parts, *extra_columns)
+    if duplicates := [name for name in columns if columns.count(name) > 1]:
         raise ValueError(
-            f"two metrics have the name {twice[0]}. Rename the custom one: an entry of ppo.terms, "
-            f"or a name in the metric_names of intrinsic.kind or ppo.learner."
+            f"two metrics are named {duplicates[0]}. Rename the custom metric: an auxiliary loss "
+            f"in ppo.terms, or a name in metric_names of your intrinsic.kind or ppo.learner."
         )
     return columns
 

@@ -191,12 +191,21 @@ def check_arrays(source: Source, parts: Parts) -> None:
         )
     )
     for name in {**needed, **shapes}:
-        shape, needs = (of.get(name, "none") for of in (shapes, needed))
-        if shape != needs:
-            raise ValueError(
-                f"{source.field}: the shape of {name} is {shape}, but {needs} in this run. The "
-                f"networks must be equal, including custom ones."
+        if name not in shapes:
+            problem = f"the source has no array {name}, which this run's network needs"
+        elif name not in needed:
+            problem = f"the source has an array {name}, which this run's network does not have"
+        elif shapes[name] != needed[name]:
+            problem = (
+                f"the shape of {name} is {shapes[name]} in the source and {needed[name]} in this "
+                f"run"
             )
+        else:
+            continue
+        raise ValueError(
+            f"{source.field}: {problem}. Use the same network as the source, including the file of "
+            f"a custom one."
+        )
 
 
 def first_names(agent: Agent) -> set[str]:

@@ -282,9 +282,15 @@ def train_agents(run: Training, rules: Rules | None) -> int:
         run.console.print_line(f"{short_path(run.run_dir)}: {error}")  # these agents have no score
         return 0
     except OutOfMemoryError as error:
-        remedy = "then run the same command to resume"
-        if run.checkpoints.latest() is not None:  # a saved batch keeps its size
-            remedy = "and use --clobber to start again"
+        if rules is not None:
+            remedy = (
+                "Reduce env.num_envs or --num_trials, and add --clobber to delete this population "
+                "and start again."
+            )
+        elif any(map(steps_of, run.run_dir.parent.glob("batch-*"))):  # `plan` keeps the sizes
+            remedy = "Reduce --memory_gb, and add --clobber to delete this sweep and start again."
+        else:
+            remedy = "Reduce --memory_gb, then run the same command to resume."
         raise ValueError(
-            f"out of memory with {len(run.members)} agents ({error}). Reduce --memory_gb, {remedy}."
+            f"out of memory with {len(run.members)} agents ({error}). {remedy}"
         ) from error

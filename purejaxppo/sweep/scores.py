@@ -72,7 +72,10 @@ def read_members(folder: str) -> dict[int, list[Row]]:
 
 @functools.lru_cache(maxsize=1)
 def _read_members(path: Path, version: tuple[int, int] | None) -> dict[int, list[Row]]:
-    """Read a file once for all of its agents."""
+    """Read metrics.csv by agent.
+
+    The cache reads it again if `version`, the time of modification and the size, changes.
+    """
     del version
     rows: dict[int, list[Row]] = {}
     for row in read_csv(path):

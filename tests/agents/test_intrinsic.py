@@ -159,12 +159,13 @@ def test_the_target_network_of_rnd_never_changes(key):
 
 @pytest.mark.toy
 def test_icm_does_not_support_custom_distributions(make_config):
-    """It cannot know the form of their actions."""
+    """The form of their actions is not known."""
     network, kind = {"distribution": "x.py:Custom"}, {"kind": "icm"}
     config = make_config().replace(**{"network": network, "intrinsic": kind})
     spec = EnvSpec(VECTOR, spaces.Box((2,), -1.0, 1.0), num_envs=N)
     with pytest.raises(ValueError, match=r"icm does not support network\.distribution = x\.py:"):
         intrinsic.make(config, spec)
+    assert intrinsic.make(config, EnvSpec(VECTOR, spaces.Discrete(2), num_envs=N))
 
 
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box((2,), -1.0, 1.0)])

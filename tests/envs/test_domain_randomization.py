@@ -230,7 +230,7 @@ class Weighed(Pair):
         return jnp.full(1, self.mass)
 
 
-def test_the_global_state_is_that_of_the_episode(key):
+def test_the_global_state_uses_the_randomized_parameters_of_the_episode(key):
     config = EnvConfig(name=Weighed, options={"global_state": True}, randomize={"mass": 0.5})
     env = registry.make(config, 6)
     state, obs = env.reset(key)

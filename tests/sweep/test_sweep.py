@@ -191,6 +191,7 @@ def test_metrics_are_read_once_for_all_agents_of_a_batch(finished_sweep, monkeyp
     assert len(read) == 2
 
 
+@pytest.mark.full
 def test_a_memory_budget_below_the_smallest_batch_is_an_error(small_agents, config_file, capsys):
     assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
     error = capsys.readouterr().err

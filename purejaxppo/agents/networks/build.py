@@ -106,8 +106,8 @@ def make_networks(
         )
     if reserved := sorted(CUSTOM_ENTRIES.intersection(names)):
         raise ValueError(
-            f"network.policies: {reserved[0]!r} is the name of a part of networks. Use another "
-            f"name for this policy."
+            f"network.policies: a policy cannot be named {reserved[0]!r}, because the library uses "
+            f"this name. Use another name."
         )
     unused = set(map(str, config.policies.values())) - set(names)
     if unused:

@@ -122,8 +122,8 @@ def tanh_gaussian(size: int) -> Distribution:
 
     The policy stores u, the sample of the normal distribution, so no inverse is needed. The
     environment gets tanh u. The expectation is computed by Gauss-Hermite quadrature with 16 nodes.
-    At μ = 0, its error is below 0.0001 for σ up to 1, and -0.003, -0.02, -0.06 and -0.35 for σ = 2,
-    3, 4 and 10.
+    Its error per component at μ = 0 is below 0.0001 for σ up to 1, and -0.003, -0.02, -0.06 and
+    -0.35 for σ = 2, 3, 4 and 10.
 
     Args:
         size: number of action components; parameters are (μ, log σ) [..., 2 size].

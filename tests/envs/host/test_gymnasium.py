@@ -99,7 +99,7 @@ def test_ids_of_this_process_may_use_classes_of_gymnasium(monkeypatch):
         env.close()
 
 
-def test_a_function_may_change_what_it_makes(counts):
+def test_changes_of_a_function_to_a_registered_environment_are_kept(counts):
     def make(length):
         env = gymnasium.make(counts, length=length + 1)
         env.unwrapped.step = lambda action: (np.zeros(3, np.float32), 5.0, True, False, {})

@@ -90,13 +90,14 @@ def make(
 
     Reference: Pathak et al. 2017, https://arxiv.org/abs/1705.05363, eq. 2 to 7.
     """
-    if network.distribution not in distributions.CONTINUOUS:
-        raise ValueError(
-            f"intrinsic.kind = icm does not support network.distribution = {network.distribution}. "
-            f"Use {', '.join(distributions.CONTINUOUS)}, or intrinsic.kind = rnd."
-        )
     distribution = distributions.for_space(action)
     log_std = distributions.parameter_kinds(action) == "log_std"
+    if np.any(log_std) and network.distribution not in distributions.CONTINUOUS:
+        *first, last = distributions.CONTINUOUS
+        raise ValueError(
+            f"intrinsic.kind = icm does not support network.distribution = {network.distribution}. "
+            f"Use network.distribution = {', '.join(first)} or {last}, or intrinsic.kind = rnd."
+        )
     module = Curiosity(observation, action, network, config, distribution.num_params)
 
     def init(key: Key) -> Params:

@@ -96,8 +96,8 @@ class Wire:
     def _set_wake_at(self) -> None:
         """Set the number of unread bytes at which a waiting process wakes up.
 
-        Godot sends the length and the text separately: wake up once for both. The rest of a message
-        may be a single byte.
+        Godot sends the length and the text separately: wait for 5 bytes to wake up once for both.
+        Inside a message, wake up for any byte, because one may be missing.
         """
         count = 1 if self._received else 5
         if count != self._wake_at:

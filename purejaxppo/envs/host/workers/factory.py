@@ -231,7 +231,8 @@ def unpickled(data: bytes, name: str) -> Any:
     if registered is not None:
         import gymnasium
 
-        # A thread keeps the class of its process, which may differ from its copy.
+        # Workers may be threads. Keep an entry with a class there: the unpickled class is a
+        # different object.
         if registered.id not in gymnasium.registry or isinstance(registered.entry_point, str):
             gymnasium.registry[registered.id] = registered
     return value
