@@ -73,7 +73,7 @@ class EvaluateFlags:
     """Checkpoint to load: best, last, or its number of environment steps."""
     member: int = setting(-1, low=-1)
     """Agent of a run with several seeds, from 0. -1: all agents."""
-    seed: int = setting(0, low=0, high=2**31 - 1)
+    seed: int = setting(0, low=-(2**31), high=2**31 - 1)
     """Seed of the evaluation."""
     render: str = ""
     """Write a video of one episode to this file: .mp4, .gif or .html."""

@@ -80,7 +80,7 @@ def settings(value: Any, options: Mapping[str, Any], max_episode_steps: int) -> 
         by_id = _by_id(spec, max_episode_steps) if has_id else {}
         if by_id:
             return by_id | {"options": _joined(by_id["options"], options)}
-        known = getattr(made, "spec", spec)
+        known = made if hasattr(made, "entry_point") else getattr(made, "spec", spec)
         text = f"{OBJECT}{family}:{known.id}" if known else name_of(made.unwrapped)
     return {"name": CodeRef(f"{family}/{text}", value)}
 

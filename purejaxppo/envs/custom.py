@@ -308,6 +308,7 @@ def apply_wrappers(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseT
         ValueError: a wrapper cannot be loaded, or does not return a task.
     """
     for text in config.wrappers:
+        cheap_reset = task.cheap_reset
         wrapper = extensions.make(extensions.WRAPPER, text, task)
         task = as_base_task(wrapper)
         # A wrapper may change rewards and observations: it must define these itself.
@@ -319,9 +320,10 @@ def apply_wrappers(task: BaseTask, config: EnvConfig, *, checked: bool) -> BaseT
         if checked:
             check(task, f"env.wrappers = {text}", wraps=True)
         reported = reported_metrics(task)
-        if reported != task.metrics:
+        cheap_reset = cheap_reset and task.cheap_reset  # a wrapper may not copy the task's
+        if (reported, cheap_reset) != (task.metrics, task.cheap_reset):
             task = ReturnPreservingWrapper(task)  # the task may be a frozen dataclass
-            task.metrics = reported
+            task.metrics, task.cheap_reset = reported, cheap_reset
     return task
 
 

@@ -3,7 +3,6 @@
 import csv
 import logging
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 
@@ -149,10 +148,13 @@ def mean_row(rows: Sequence[Row]) -> Row:
 
 def csv_cells(row: Row) -> dict[str, str]:
     """Format the numbers of a row for metrics.csv."""
-    return {
-        key: f"{value:d}" if isinstance(value, Integral) else f"{value:.10g}"
-        for key, value in row.items()
-    }
+    return {key: _cell(float(value)) for key, value in row.items()}
+
+
+def _cell(value: float) -> str:
+    """Format whole numbers with all digits, and others with ten."""
+    is_exact = value.is_integer() and abs(value) < 2**53
+    return f"{value:.0f}" if is_exact else f"{value:.10g}"
 
 
 def read_csv(path: Path) -> list[Row]:

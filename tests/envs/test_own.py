@@ -381,6 +381,8 @@ def test_a_custom_wrapper_sets_the_time_limit_and_the_cost_of_resets():
     env = make(name, wrappers=(Frozen,), stagger=True)
     assert env.spec.max_episode_steps == 3 and env.spec.metrics == ()
     assert not env.fresh_every_step
+    cheap = partial(Frozen, cheap_reset=True)  # the reset of a costly task stays costly
+    assert not make(name, wrappers=(Frozen, cheap)).fresh_every_step
     with pytest.raises(ValueError, match=r"env\.stagger = true needs a time limit"):
         make(name, wrappers=(partial(Frozen, max_episode_steps=0),), stagger=True)
 

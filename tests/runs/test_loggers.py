@@ -1,6 +1,7 @@
 """Loggers: where rows are written, and what a killed run leaves there."""
 
 import io
+import math
 import struct
 import sys
 from pathlib import Path
@@ -144,8 +145,10 @@ def test_a_start_without_a_checkpoint_leaves_no_logs_behind(tmp_path, make_confi
 
 
 def test_whole_numbers_are_written_with_all_digits():
-    row = {"global_step": 12_345_678_901, "update": np.int64(3), "eval/return_mean": 1 / 3}
-    assert list(csv_cells(row).values()) == ["12345678901", "3", "0.3333333333"]
+    row = {"global_step": 12_345_678_901, "update": np.int64(3), "a": 1 / 3, "b": math.inf}
+    cells = csv_cells(row)
+    assert list(cells.values()) == ["12345678901", "3", "0.3333333333", "inf"]
+    assert csv_cells({name: float(cell) for name, cell in cells.items()}) == cells
 
 
 def test_a_run_of_version_0_2_continues_the_mean_of_its_seeds_in_wandb(

@@ -17,8 +17,9 @@ from support.paths import EXAMPLE_ENVS
 from purejaxppo.config.run_files import code_files
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.host.gymnasium import RenderedEnv
 from purejaxppo.envs.host.workers.errors import SimulatorError
-from purejaxppo.envs.host.workers.factory import make_spec, wrapper_calls
+from purejaxppo.envs.host.workers.factory import make_spec, pickled, wrapper_calls
 
 FILE = str(EXAMPLE_ENVS)
 
@@ -112,7 +113,31 @@ def test_wrappers_of_a_function_or_script_step_in_worker_processes(counts):
     class Local(example_envs.RecordedTimes):
         pass
 
-    assert rewards(EnvConfig(name=Local(gymnasium.make(counts), 10)), 4) == [20, 40, 0, 220]
+    env = Local(gymnasium.make(counts), 10)
+    assert rewards(EnvConfig(name=env), 4) == [20, 40, 0, 220]
+    assert str(EnvConfig(name=env.spec).name) == f"gymnasium/object of gymnasium:{counts}"
+
+
+def test_a_function_without_a_render_mode_can_be_rendered_and_observed_as_pixels():
+    config = EnvConfig(name=lambda: gymnasium.make("CartPole-v1"), options={"pixels": 16})
+    env = registry.make(config, 1)
+    assert env.reset(jax.random.key(0))[1].shape[-1] == 3
+    env.close()
+    maker = make_spec("object of x:f", pickled=pickled(config.name.object, "x"))
+    rendered = RenderedEnv(maker)
+    rendered.reset(0)
+    assert rendered.render_frame().shape == (400, 600, 3)
+    rendered.close()
+
+
+def test_an_id_with_a_wrapper_of_this_script_works_in_threads(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "Twice", example_envs.RecordedTimes, raising=False)
+    entry = f"{example_envs.__name__}:Counter"
+    wrapper = WrapperSpec("Twice", "__main__:Twice", {"factor": 2})
+    spec = EnvSpec("Twice-v0", entry_point=entry, additional_wrappers=(wrapper,))
+    monkeypatch.setitem(gymnasium.registry, "Twice-v0", spec)
+    config = EnvConfig(name="gymnasium/Twice-v0", options={"workers": "thread"})
+    assert rewards(config, 4) == [2, 4, 6, 0]
 
 
 CHANGING = """
@@ -241,8 +266,6 @@ def test_the_frames_of_an_environment_object_are_rendered():
     env = registry.make(EnvConfig(name=gymnasium.make("CartPole-v1")), 1, render=True)
     env.reset(jax.random.key(0))
     assert env.spec.max_episode_steps == 500
-    from purejaxppo.envs.host.gymnasium import RenderedEnv
-    from purejaxppo.envs.host.workers.factory import pickled
 
     unregistered = gymnasium.make("CartPole-v1").unwrapped
     unregistered.spec = None

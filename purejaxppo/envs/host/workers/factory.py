@@ -106,9 +106,8 @@ class GymnasiumSpec:
         place, _, attribute = self.name.rpartition(":")
         if self.pickled:
             target = unpickled(self.pickled, f"gymnasium/{self.name}")
-            if target is not spec_of(target):
-                return _created(target, self.name, options, limit)
-            return _registered(target, self.name, options, limit)
+            make = _registered if hasattr(target, "entry_point") else _created
+            return make(target, self.name, options, limit)
         if place.endswith(".py"):
             target = in_file(place, attribute, "env.name", callable, "function or class")
             return _created(target, self.name, options, limit)
@@ -377,8 +376,10 @@ def _created(target: Any, name: str, options: Options, max_episode_steps: int) -
     if inspect.isclass(target) and not issubclass(target, gymnasium.Env):
         hint = _other_family(target, name)
         raise MakeError(f"env.name: {name} is not a subclass of gymnasium.Env.{hint}")
+    takes_mode = inspect.isclass(target) or _takes_render_mode(target)
+    render_mode = None if takes_mode else options.pop("render_mode", None)
     if isinstance(target, gymnasium.Env):
-        env = _set_render_mode(target, options.pop("render_mode", None))
+        env = target
         if options:
             raise MakeError(
                 f"env.options: {name} is an environment, which takes no arguments. Remove "
@@ -406,7 +407,17 @@ def _created(target: Any, name: str, options: Options, max_episode_steps: int) -
                 f"env.name: {name} has no {space}. Set self.{space} in __init__, such as "
                 f"gymnasium.spaces.Box(-1.0, 1.0, (3,))."
             )
+    env = _set_render_mode(env, render_mode)
     return _limited(env, max_episode_steps) if max_episode_steps else env
+
+
+def _takes_render_mode(target: Any) -> bool:
+    """Return True if a function has the argument `render_mode`."""
+    try:
+        inspect.signature(target).bind_partial(render_mode=None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _other_family(value: Any, name: str) -> str:
