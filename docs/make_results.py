@@ -456,14 +456,16 @@ def peer_returns() -> Rows:
 def with_peers() -> dict[str, dict[str, Rows]]:
     """Return, by config and library, the rows of this library and of those in PEERS.
 
-    Rows of Brax's PPO are skipped unless they have the device and the number of cores of this
-    library's first row, because it trains for a time instead of a number of steps.
+    Brax's PPO trains for a time instead of a number of steps. Its rows are skipped unless they have
+    the device and the number of cores of a row of this library, which is then the first.
     """
     ours = {seeds[0]["config"]: seeds for seeds in trainings() if not seeds[0]["flags"]}
     result: dict[str, dict[str, Rows]] = {}
     for (config, name), seeds in group(read("peer_returns"), "config", "library").items():
-        mine = ours.get(config, [])
-        shown = on_equal_hardware(seeds, mine[0]) if mine and name.startswith("brax") else seeds
+        mine, shown = ours.get(config, []), seeds
+        if mine and name.startswith("brax"):
+            mine = sorted(mine, key=lambda row: not on_equal_hardware(seeds, row))
+            shown = on_equal_hardware(seeds, mine[0])
         if mine and shown:
             result.setdefault(config, {OURS: mine})[PEERS[name]] = shown
     return result
