@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from purejaxppo import spaces
 from purejaxppo.agents.networks import distributions
@@ -99,6 +99,29 @@ def test_gaussian_samples_follow_their_mean_and_standard_deviation(key):
         law = stats.norm(MEAN[0, i], np.exp(LOG_STD[0, i]))
         assert stats.kstest(samples[:, i], law.cdf).pvalue > 1e-3
     assert np.all(np.abs(np.corrcoef(samples.T) - np.eye(3)) < 0.03)
+
+
+@pytest.mark.parametrize(
+    ("std", "error", "tolerance"),
+    [
+        (0.3, 0, 1e-4),
+        (1, 0, 1e-4),
+        (2, -3e-3, 5e-4),
+        (3, -0.02, 5e-3),
+        (4, -0.06, 5e-3),
+        (10, -0.35, 5e-3),
+    ],
+)
+def test_the_error_of_the_tanh_gaussian_entropy_is_the_documented_one(std, error, tolerance):
+    def integrand(z):  # of E[log(1 - tanh² u)], u = std z
+        u = abs(std * z)
+        return stats.norm.pdf(z) * 2 * (np.log(2) - u - np.log1p(np.exp(-2 * u)))
+
+    expectation = 2 * integrate.quad(integrand, 0, 12, limit=500)[0]
+    params = jnp.array([0.0, np.log(std)], jnp.float32)
+    entropy = distributions.tanh_gaussian(1).entropy(params)
+    exact = stats.norm(scale=std).entropy() + expectation
+    assert entropy - exact == pytest.approx(error, abs=tolerance)
 
 
 def test_tanh_gaussian_entropy_equals_a_large_sample_estimate(key):
