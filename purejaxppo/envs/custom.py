@@ -24,12 +24,7 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
-from purejaxppo.envs.wrappers import (
-    ReturnPreservingWrapper,
-    WithoutSlide,
-    from_unit,
-    unit_space,
-)
+from purejaxppo.envs.wrappers import ReturnPreservingWrapper, WithoutSlide, from_unit, unit_space
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 MOST_SECONDS = 5.0
