@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -73,6 +74,13 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if args.toy:
         args.rounds, args.seconds = 1, 0.01
     return args
+
+
+def program(path: str) -> str:
+    """Return the path of a program, as the type of a flag."""
+    if not shutil.which(path):
+        raise argparse.ArgumentTypeError(f"{path} is not a program")
+    return path
 
 
 def describe() -> Row:

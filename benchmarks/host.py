@@ -142,7 +142,10 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--contenders", nargs="+", help="all of a task by default")
     parser.add_argument(
-        "--peer-python", default=sys.executable, help="Python with the other libraries"
+        "--peer-python",
+        type=harness.program,
+        default=sys.executable,
+        help="Python with the other libraries",
     )
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = harness.parse(parser)

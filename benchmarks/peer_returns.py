@@ -96,7 +96,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="training time of Brax's PPO")
     parser.add_argument("--core", type=int, default=0, help="CPU core to train on")
     parser.add_argument(
-        "--peer-python", default=sys.executable, help="Python with Stable-Baselines3 and SBX"
+        "--peer-python",
+        type=harness.program,
+        default=sys.executable,
+        help="Python with Stable-Baselines3 and SBX",
     )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = harness.parse(parser)

@@ -59,7 +59,9 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--set", nargs="+", default=[], metavar="SIZE=NUMBER", help="other sizes")
     parser.add_argument("--before", type=Path, help="another checkout")
-    parser.add_argument("--peer-python", default=sys.executable, help="Python with rejax")
+    parser.add_argument(
+        "--peer-python", type=harness.program, default=sys.executable, help="Python with rejax"
+    )
     parser.add_argument(
         "--worlds", nargs="*", metavar="TASK", help="measure simulators with auto-resets"
     )
