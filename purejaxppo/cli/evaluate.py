@@ -9,6 +9,7 @@ from typing import Any
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import EvaluateFlags
 from purejaxppo.config.hints import format_number, short_path
+from purejaxppo.config.plain import user_path
 from purejaxppo.envs import registry
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
@@ -59,7 +60,7 @@ def run(command: EvaluateFlags, changes: Mapping[str, Any] = MappingProxyType({}
     """
     check(command, changes)
     # Custom code may change the current folder.
-    run_dir, target = (Path(path).absolute() for path in (command.run, command.render))
+    run_dir, target = (user_path(path).absolute() for path in (command.run, command.render))
     check_settings(AHEAD_OF_TIME)
     use_compilation_cache()
     use_cpu_cores(0)

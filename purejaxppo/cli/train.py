@@ -11,6 +11,7 @@ from purejaxppo.cli import list as listing
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import TrainFlags
 from purejaxppo.cli.parser import Parsed
+from purejaxppo.config.plain import user_path
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.parallel import places, processes
 from purejaxppo.parallel.settings import IN_RUNS, check_settings
@@ -85,7 +86,7 @@ def start(words: Sequence[str]) -> tuple[places.Place, Parsed[TrainFlags]]:
 def train(parsed: Parsed[TrainFlags], place: places.Place = places.ALONE) -> int:
     """Train a config in its run folder, from scratch or from the last checkpoint."""
     flags, config = parsed
-    relative_dir = Path(config.run_dir or f"runs/{run_name(flags.config, config)}")
+    relative_dir = user_path(config.run_dir or f"runs/{run_name(flags.config, config)}")
     run_dir = relative_dir.absolute()  # custom code may change the current folder
     code = session.train(config, relative_dir, clobber=flags.clobber, place=place)
     if flags.video and not code and processes.is_main():

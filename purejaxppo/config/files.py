@@ -5,7 +5,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -481,22 +481,17 @@ def write_whole(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-FREE_OPTIONS = (
-    *("menagerie", "num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset"),
-    *("godot", "restarts", "show", "port"),
-)
-"""Simulator options that affect speed or file locations but not results."""
-
-
-def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:
+def compare(
+    old: Config, new: Config, free_options: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
     """Return the dotted names of changed fields: (static fields, tunable fields).
 
-    Fields and options that do not affect results are left out.
+    Fields that do not affect results are left out, and so are `free_options` of `env.options`.
     """
     before, after = flatten(old), flatten(new)
     for flat in (before, after):
         options = flat["env.options"]
-        flat["env.options"] = {k: v for k, v in options.items() if k not in FREE_OPTIONS}
+        flat["env.options"] = {k: v for k, v in options.items() if k not in free_options}
     free = {name for name, metadata, _ in checks.settings(new) if metadata["free"]}
     changed = [key for key in after if before[key] != after[key] and key not in free]
     return (

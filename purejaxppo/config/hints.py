@@ -75,7 +75,8 @@ def python_names(message: str) -> str:
 
 def wrong_type(name: str, value: Any, kind: type) -> str:
     """Return the message for a value that does not have the scalar type `kind`."""
-    return f"{name} = {value!r}: must be {KINDS[kind]}."
+    quoted = f" Write '{value}'." if kind is str and type(value) in (int, float) else ""
+    return f"{name} = {value!r}: must be {KINDS[kind]}.{quoted}"
 
 
 def show(value: Any) -> str:

@@ -13,7 +13,7 @@ listed without it.
 
 import functools
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.metadata import EntryPoint
@@ -95,6 +95,9 @@ class Family:
     randomizes: bool = False
     """True if a host simulator supports env.randomize and env.curriculum. In JAX, the `parameters`
     of the task define what can vary."""
+    free_options: Collection[str] = ()
+    """Options without effect on results, such as the number of workers: they may change on
+    resume."""
     workers_option: str = ""
     """Name of the option with the number of workers or threads that step the environments; "" if
     there is none."""

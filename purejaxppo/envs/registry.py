@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,12 @@ def family_of(config: EnvConfig) -> Family | None:
     """Return the family of env.name; None if it is unknown (`resolve` raises the error)."""
     name = str(config.name).partition("/")[0]
     return families.load(name) if name in families.declared() else None
+
+
+def free_options(config: EnvConfig) -> Collection[str]:
+    """Return the names of options without effect on results, which may change on resume."""
+    family = family_of(config)
+    return () if family is None else family.free_options
 
 
 def on_host(config: EnvConfig) -> bool:

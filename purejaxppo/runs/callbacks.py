@@ -22,7 +22,7 @@ class CallbackContext:
     update: int
     """Number of updates so far."""
     env_steps: int
-    """Number of environment steps of each agent so far."""
+    """Mean number of environment steps of an agent so far."""
     state: TrainState
     """The state on the device. Every array has a leading axis of agents. Do not store it: the next
     chunk of training overwrites its memory."""
@@ -34,6 +34,8 @@ class CallbackContext:
     """The tensorboardX SummaryWriter of the first agent; None without TensorBoard."""
     env: Any = None
     """The training environments, an `envs.base.Env`."""
+    member_steps: tuple[int, ...] = ()
+    """Environment steps of each agent so far. Empty: `env_steps` for all."""
     reason: str = field(default="", init=False)
 
     def stop(self, reason: str) -> None:
@@ -43,7 +45,7 @@ class CallbackContext:
     @property
     def agent(self) -> Agent:
         """The current agent or agents, as `restore` returns them."""
-        steps = (self.env_steps,) * len(self.members)
+        steps = self.member_steps or (self.env_steps,) * len(self.members)
         agents = Agent(self.config, self.state.learned, self.env_steps, tuple(self.members), steps)
         return agents if len(self.members) > 1 else agents.member(0)
 

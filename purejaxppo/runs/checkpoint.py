@@ -29,7 +29,7 @@ import tensorstore as ts
 
 from purejaxppo.config.files import load_config
 from purejaxppo.config.hints import short_path
-from purejaxppo.config.plain import whole
+from purejaxppo.config.plain import user_path, whole
 from purejaxppo.config.run_files import load_members
 from purejaxppo.envs import registry
 from purejaxppo.parallel import processes
@@ -594,7 +594,7 @@ def restore(
     Raises:
         ValueError: the run or the checkpoint does not exist or cannot be read.
     """
-    run_dir = Path(run_dir)
+    run_dir = user_path(run_dir)
     check_is_run(run_dir)
     config = load_config(run_dir / CONFIG, overrides, saved=True)
     if "env.name" in (overrides or {}):
@@ -642,7 +642,7 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
     Raises:
         ValueError: the run does not exist, or has no readable checkpoint.
     """
-    run_dir = Path(run_dir)
+    run_dir = user_path(run_dir)
     check_is_run(run_dir)
     agents, corrupt = [], ""
     for step in steps_of(run_dir):

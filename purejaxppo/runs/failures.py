@@ -91,6 +91,8 @@ def save_first(run: Training) -> str:
         log.debug("saving failed as well", exc_info=True)
     steps, saved = run.progress.env_steps, run.checkpoints.finished()
     folder = short_path(run.run_dir)
+    if saved == steps and run.finished:
+        return f"The run is complete and saved in {folder}. The same command does not repeat this."
     if saved is None:
         outcome, action = f"No checkpoint could be saved in {folder}", "start again"
     elif saved == steps:

@@ -176,7 +176,11 @@ def _lock(lock, run_dir: Path) -> None:
 
 
 def _clear(run_dir: Path, run_files: Sequence[str]) -> None:
-    for name in run_files:
+    logs = []
+    if (run_dir / CONFIG).is_file():
+        with contextlib.suppress(ValueError, OSError):  # the file may be broken
+            logs = [load_config(run_dir / CONFIG, saved=True).logging.log_file]
+    for name in (*run_files, *filter(None, logs)):
         path = run_dir / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -186,11 +190,11 @@ def _clear(run_dir: Path, run_files: Sequence[str]) -> None:
 
 def imports(run_dir: str | Path) -> list[str]:
     """Return lines about the code that a run executes: one per file, module and program."""
-    path = Path(run_dir) / CONFIG
+    path = user_path(run_dir) / CONFIG
     if not path.is_file():
         return []
     config = load_config(path, saved=True)
-    return imports_of(run_dir, [config, *load_members(Path(run_dir) / MEMBERS, config)])
+    return imports_of(run_dir, [config, *load_members(path.with_name(MEMBERS), config)])
 
 
 def imports_of(folder: str | Path, configs: Sequence[Config], *, copied: bool = True) -> list[str]:
@@ -286,7 +290,9 @@ def copy_code(config: Config, run_dir: Path) -> list[str]:
     try:
         return copies.add(run_dir, code_files(config))
     except OSError as error:
-        raise ValueError(f"{error.filename} cannot be copied ({error.strerror})") from error
+        raise ValueError(
+            f"{error.filename or run_dir / copies.CODE} cannot be copied ({error.strerror})"
+        ) from error
 
 
 def steps_of(run_dir: Path) -> list[int]:

@@ -238,8 +238,7 @@ class RecordVideo:
     def act(self, run: Training) -> None:
         """Write the video of an episode, and pass it to the loggers. Warn if this fails."""
         start = time.perf_counter()
-        steps = run.progress.env_steps
-        path = run.run_dir / VIDEOS / f"{steps}.mp4"
+        path = run.run_dir / VIDEOS / f"{run.progress.env_steps}.mp4"
         try:
             self._record(run, path)
         except Exception as error:  # such as missing OpenGL; training does not depend on it
@@ -249,7 +248,7 @@ class RecordVideo:
             self._failed = True
             return
         log.debug("video: %s in %.2f s", path.name, time.perf_counter() - start)
-        run.loggers.video(path, steps)
+        run.loggers.video(path, tuple(run.progress.member_steps))
 
     def _record(self, run: Training, path: Path) -> None:
         if processes.is_distributed():

@@ -15,6 +15,7 @@ import numpy as np
 from purejaxppo.config.files import flatten, load_config, with_env_change
 from purejaxppo.config.hints import did_you_mean, format_number, python_names, short_path
 from purejaxppo.config.installation import install
+from purejaxppo.config.plain import user_path
 from purejaxppo.config.references import CodeRef
 from purejaxppo.config.run_files import load_members
 from purejaxppo.config.schema import Config, is_list
@@ -97,7 +98,7 @@ class Run:
 
     def __init__(self, run_dir: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
         """Read the config."""
-        self.run_dir = Path(run_dir).absolute()
+        self.run_dir = user_path(run_dir).absolute()
         self._overrides = dict(overrides or {})
         check_is_run(self.run_dir)
         self.config = load_config(self.run_dir / CONFIG, self._overrides, saved=True)
@@ -282,7 +283,8 @@ def train(
         for field, (values, more) in added.items():
             if more := more if is_list(more) else [more]:
                 full = full.replace(**{field: (*values, *more)})
-        folder = Path(run_dir or full.run_dir or f"runs/{session.run_name(name, full)}").absolute()
+        chosen = run_dir or full.run_dir or f"runs/{session.run_name(name, full)}"
+        folder = user_path(chosen).absolute()
         start = None if init is None else agent_of(init)
         code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts, init=start)
     if code == 128 + signal.SIGINT:

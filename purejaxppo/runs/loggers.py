@@ -81,8 +81,8 @@ class RunLogger(Protocol):
         """Write one row per agent."""
         ...
 
-    def video(self, path: Path, step: int) -> None:
-        """Write a video of the first agent."""
+    def video(self, path: Path, steps: Sequence[int]) -> None:
+        """Write a video of the first agent, after `steps` environment steps of each agent."""
         ...
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class CsvLogger:
             self._writer.writerows(csv_cells(row) for row in rows)
             self._file.flush()
 
-    def video(self, path: Path, step: int) -> None:
+    def video(self, path: Path, steps: Sequence[int]) -> None:
         """Ignore videos."""
 
     def close(self) -> None:
@@ -290,9 +290,9 @@ class PerAgentLogger:
             row = {k: x for k, x in rows[index].items() if k not in MEMBER_COLUMNS}
             logger.metrics(row, int(row["global_step"]))
 
-    def video(self, path: Path, step: int) -> None:
+    def video(self, path: Path, steps: Sequence[int]) -> None:
         """Write a video to the first agent's logger."""
-        next(iter(self._loggers.values())).video(path, step)
+        next(iter(self._loggers.values())).video(path, steps[0])
 
     def close(self) -> None:
         """Close all loggers, even if others fail."""
@@ -313,9 +313,9 @@ class MeanLogger:
         mean = {k: x for k, x in mean_row(rows).items() if k not in MEMBER_COLUMNS}
         self._logger.metrics(mean, int(mean["global_step"]))
 
-    def video(self, path: Path, step: int) -> None:
+    def video(self, path: Path, steps: Sequence[int]) -> None:
         """Write a video."""
-        self._logger.video(path, step)
+        self._logger.video(path, sum(steps) // len(steps))
 
     def close(self) -> None:
         """Close the logger."""
@@ -340,9 +340,10 @@ class DelayedLogger:
         self._waiting.append((mean, partial(self._logger.write, rows)))
         self._pass_on()
 
-    def video(self, path: Path, step: int) -> None:
+    def video(self, path: Path, steps: Sequence[int]) -> None:
         """Store a video like a row."""
-        self._waiting.append((step, partial(self._logger.video, path, step)))
+        mean = sum(steps) // len(steps)
+        self._waiting.append((mean, partial(self._logger.video, path, steps)))
         self._pass_on()
 
     def close(self) -> None:
@@ -369,10 +370,10 @@ class Loggers:
         for logger in self.loggers:
             logger.write(rows)
 
-    def video(self, path: Path, step: int) -> None:
+    def video(self, path: Path, steps: Sequence[int]) -> None:
         """Write a video of the first agent to each logger."""
         for logger in self.loggers:
-            logger.video(path, step)
+            logger.video(path, steps)
 
     def close(self) -> None:
         """Close each logger once, even if others fail."""

@@ -26,6 +26,9 @@ class Progress:
     """Settings of the best evaluations, by dotted name; {} before the first one."""
     unlogged: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     """Metrics [M] since the last row, by name; {} if empty."""
+    env_metrics: list[list[str]] | None = None
+    """Name and reduction of the environment's metrics; None in checkpoints of version
+    0.3.0 and before."""
     stopped: str = ""
     """Reason why a callback ended the run; "" otherwise."""
     before_failure: int | None = None
@@ -42,6 +45,7 @@ class Progress:
         later: dict[str, Any] = {
             "eval_settings": {},
             "unlogged": {},
+            "env_metrics": None,
             "stopped": "",
             "before_failure": None,
         }

@@ -11,6 +11,7 @@ from purejaxppo.config.hints import short_path
 from purejaxppo.config.renamed import rules_of_0_2
 from purejaxppo.config.run_files import code_refs, with_copies
 from purejaxppo.config.schema import Config
+from purejaxppo.envs.registry import free_options
 from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.progress import Progress
@@ -36,7 +37,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     if not config.num_shards:
         old = dataclasses.replace(old, num_shards=0)
     config = with_old_rules(config, old)
-    structural, tunable = compare(old, config)
+    structural, tunable = compare(old, config, free_options(config.env))
     before, after = flatten(old), flatten(config)
     if structural:
         key = structural[0]

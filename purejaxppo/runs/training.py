@@ -162,6 +162,7 @@ class Training:
             rows,
             self.loggers.tensorboard,
             self.programs.parts.env,
+            tuple(self.progress.member_steps),
         )
         if processes.is_main():
             added = call(self.callbacks, event, context)
@@ -176,6 +177,7 @@ class Training:
         best = None if self.progress.best_return is None else self.best
         self.intervals.begin(self.intervals.done(self.progress))
         progress = self.progress
+        progress.env_metrics = self._env_metrics
         if self.metrics is not None:
             progress = progress.with_unlogged(self.metrics)
         return self.checkpoints.save(self._savable(self.state), progress, best, replace=replace)
@@ -187,12 +189,21 @@ class Training:
             template: the state before the first update.
         """
         state, self.best, self.progress = self.checkpoints.restore(self._savable(template))
+        if self.progress.env_metrics not in (None, self._env_metrics):
+            self.progress.unlogged = {}
+            if state.rollout is not None:
+                rollout = state.rollout.replace(episode_metrics=template.rollout.episode_metrics)
+                state = state.replace(rollout=rollout)
         if self.best is not None and not self.progress.eval_settings:  # saved by version 0.2
             saved = load_config(self.run_dir / CONFIG, saved=True)
             self.progress.eval_settings = eval_settings(saved)
         if self.programs.spec.restorable:
             return state
         return state.replace(rollout=template.rollout)
+
+    @property
+    def _env_metrics(self) -> list[list[str]]:
+        return [list(metric) for metric in self.programs.spec.metrics]
 
     def _savable(self, state: TrainState) -> TrainState:
         """Return the state to save, without the rollout if the simulator cannot be restored."""

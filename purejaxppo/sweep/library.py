@@ -19,7 +19,7 @@ from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.config.checks import check_ranges
 from purejaxppo.config.files import Dumper, as_text, build, by_dotted_name, flatten
 from purejaxppo.config.hints import nearest
-from purejaxppo.config.plain import plain
+from purejaxppo.config.plain import plain, user_path
 from purejaxppo.config.references import OBJECT, parse
 from purejaxppo.config.schema import HINTS, Config, is_list
 from purejaxppo.envs import registry
@@ -134,7 +134,7 @@ class Sweep(Sequence[Setting]):
 
     def __init__(self, run_dir: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
         """Read results.csv."""
-        self.run_dir = Path(run_dir).absolute()
+        self.run_dir = user_path(run_dir).absolute()
         path = self.run_dir / TABLE
         if not path.is_file():
             problem = f"{TABLE} is missing" if self.run_dir.is_dir() else "no such folder"

@@ -17,6 +17,7 @@ import jax
 from purejaxppo.config.files import compare, load_config, write_whole
 from purejaxppo.config.hints import short_path
 from purejaxppo.config.schema import Config
+from purejaxppo.envs.registry import free_options
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.runs.console import Console
 from purejaxppo.runs.devices import start_jax
@@ -246,7 +247,7 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
             old = load_config(folder / CONFIG, saved=True)
             config, *old_members = (with_old_rules(x, old) for x in (config, *members))
             members = tuple(old_members)
-            if any(compare(old, config)):
+            if any(compare(old, config, free_options(config.env))):
                 raise ValueError(
                     f"{short_path(folder)} belongs to another sweep. Use another --run_dir, or "
                     f"--clobber to delete that sweep and start again."

@@ -12,6 +12,7 @@ from purejaxppo.config import copies
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import as_text, dump, flatten, read_yaml, write_whole
 from purejaxppo.config.hints import short_path
+from purejaxppo.config.plain import user_path
 from purejaxppo.config.run_files import with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.parts import make_parts
@@ -89,7 +90,7 @@ def grouped(config: Config, folder: Path) -> Config:
 
 def folder_of(command: SweepFlags, config: Config) -> Path:
     """Return the folder of a sweep."""
-    return Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
+    return user_path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
 
 
 def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:

@@ -343,5 +343,6 @@ FAMILY = Family(
     backends=BACKENDS,
     lapack=("", "jax"),
     options=OPTIONS,
+    free_options=("menagerie",),
     more_options="fields of the task's configuration",
 )

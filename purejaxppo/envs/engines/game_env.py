@@ -40,6 +40,8 @@ OPTIONS = {
     "restarts": Option(3, "Maximum number of restarts of failed games, in total.", low=0),
 }
 """Options of all engines."""
+FREE_OPTIONS = ("port", "restarts", "show", "timeout")
+"""Options of all engines without effect on results."""
 NOT_OPTIONS = {
     "instances": (
         "unknown option. env.num_envs sets the number of games. Evaluations start at most as many "

@@ -344,5 +344,6 @@ FAMILY = Family(
     names="id",
     options=OPTIONS,
     more_options="keyword arguments for `gymnasium.make`, or for the class or function",
+    free_options=POOL_OPTIONS,
     workers_option="num_workers",
 )

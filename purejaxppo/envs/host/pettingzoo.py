@@ -95,6 +95,7 @@ FAMILY = Family(
     requires="pettingzoo",
     names="module",
     options=OPTIONS,
+    free_options=POOL_OPTIONS,
     workers_option="num_workers",
     more_options="keyword arguments for the environment's class or function",
 )

@@ -245,5 +245,6 @@ FAMILY = Family(
     make_batch=make,
     names="program",
     options=OPTIONS,
+    free_options=("godot", *game_env.FREE_OPTIONS),
     not_options=game_env.NOT_OPTIONS,
 )

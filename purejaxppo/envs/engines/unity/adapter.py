@@ -301,6 +301,7 @@ FAMILY = Family(
     package="grpcio",
     names="program",
     options=OPTIONS,
+    free_options=game_env.FREE_OPTIONS,
     not_options=game_env.NOT_OPTIONS,
     randomizes=True,
 )
