@@ -99,7 +99,11 @@ def make_parts(
         objective=objectives.make(settings),
         learner=make_learner(config),
     )
-    return change(parts) if change else parts
+    if change is None:
+        return parts
+    if not isinstance(changed := change(parts), Parts):
+        raise ValueError(f"parts: the function returns {changed!r}. It must return the parts.")
+    return changed
 
 
 def check_input_hidden(config: Config, policy: Policy) -> None:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents import losses, normalize
+from purejaxppo.agents.extras.auxiliary_losses import PARAMS
 from purejaxppo.aliases import Array, Params, Reduce
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, ValueStats
@@ -191,7 +192,7 @@ def change_head(
         }
     return {
         name: change_head(policy_params, kernel, bias)
-        if has_critic(policy_params)
+        if name != PARAMS and has_critic(policy_params)
         else policy_params
         for name, policy_params in params.items()
     }

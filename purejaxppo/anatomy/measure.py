@@ -36,7 +36,7 @@ from purejaxppo.parallel import awake, places
 from purejaxppo.runs.console import print_line
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.folder import with_absolute_paths
-from purejaxppo.runs.library import config_of
+from purejaxppo.runs.library import config_of, python_messages
 from purejaxppo.setup import resolve
 
 NOTICE = "stopping after the current measurement; press Ctrl-C again to exit immediately"
@@ -88,8 +88,9 @@ def anatomy(
         ValueError, OSError, SimulatorError: one sentence about the problem.
         KeyboardInterrupt: you pressed Ctrl-C before the pieces were measured.
     """
-    full = config_of(config, env, changes)
-    return measure(full, workers, seconds, (lambda line: None) if quiet else print_line)
+    with python_messages():
+        full = config_of(config, env, changes)
+        return measure(full, workers, seconds, (lambda line: None) if quiet else print_line)
 
 
 def measure(

@@ -20,6 +20,17 @@ def user_path(path: str | Path) -> Path:
         return Path(path)
 
 
+def seed_of(value: Any) -> int:
+    """Return a seed as an integer.
+
+    Raises:
+        ValueError: not a whole number of 32 bits.
+    """
+    if (seed := whole(value)) is None or not -(2**31) <= seed < 2**31:
+        raise ValueError(f"seed = {value!r}: must be a whole number from -2^31 to 2^31 - 1.")
+    return seed
+
+
 def plain(value: Any) -> Any:
     """Convert a number, or a list or mapping of numbers, to Python numbers.
 

@@ -125,7 +125,7 @@ class EnvConfig(Section):
     rollout, one per environment, or ceil(16 / n) per environment if a shard has n < 16; each
     environment uses all of its shard's in turn. This is faster if resets are expensive, and exact
     while no environment starts more episodes in a rollout than its shard has first states. auto:
-    every_step if the task's resets are cheap, otherwise every_rollout."""
+    every_step if the task's resets are cheap, otherwise every_rollout. For simulators in JAX."""
     stagger: bool = False
     """Start the first episode of each environment at a random step of the time limit, so time
     limits do not end all episodes at the same step (Rudin et al. 2022). Until these shorter
@@ -303,8 +303,9 @@ class PPOConfig(Section):
         Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] | Code
     ) = setting("adam", code=True)
     """Optimiser, by its name in optax, or file.py:function for a custom one. adam and adamw are the
-    same here: weight decay is always decoupled from the gradient. rmsprop has a decay of 0.99, as
-    in PyTorch. muon's steps are scaled to the size of Adam's."""
+    same here: weight decay is always decoupled from the gradient. rmsprop has a decay of 0.99;
+    unlike PyTorch, it adds ppo.adam_eps before the square root. muon's steps are scaled to the size
+    of Adam's."""
     weight_decay: float = setting(0.0, low=0)
     """Weight decay per unit of learning rate. It applies to matrices and convolutions, not to
     biases and scales."""
@@ -624,7 +625,7 @@ class Config(Section):
     init_member: int = setting(-1, low=-1, high=2**12, swept=False, needs="init_from")
     """Agent of init_from, from 0, if that run trained several. -1: all agents."""
     init_parts: tuple[Literal["policy", "critic", "normalizers"], ...] = setting(
-        ("policy", "critic", "normalizers"), swept=False
+        ("policy", "critic", "normalizers"), swept=False, needs="init_from"
     )
     """Parts of the agent that the run starts from: the policy, the critic, and the normalizers (the
     statistics of observations and rewards). Other parts start from scratch."""

@@ -171,7 +171,7 @@ def _agent_rows(team: Team, obs: Any) -> PolicyRows:
                 f"per agent."
             )
         observations[i], mask = split_mask_obs(_row(encoded, 0), space_of(form))
-        masks[i] = jax.tree.map(lambda x: allow_all_if_empty(x, np), mask)
+        masks[i] = allow_all_if_empty(mask, np)
     agents = np.arange(team.size, dtype=np.int32)
     rows: dict[str, Any] = {"agent": agents, "obs": team.join(observations, np)}
     if team.mask is not None:

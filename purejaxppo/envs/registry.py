@@ -180,6 +180,8 @@ def warnings_of(config: EnvConfig, spec: EnvSpec) -> list[str]:
             f"start with standard deviation network.init_std around 0. If bounds are known, "
             f"declare them in the action space."
         )
+    if family is not None and family.on_host and config.reset != "auto":
+        lines.append(f"env.reset = {config.reset} has no effect: {config.name} runs on the host.")
     has_stack = "frame_stack" in config.options and "pixels" not in config.options
     if has_stack and str(config.name).startswith("gymnasium/"):
         lines.append(

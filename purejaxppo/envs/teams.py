@@ -6,7 +6,7 @@ into rows. Worker processes import this module, so it avoids JAX: `xp` is `numpy
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,7 +260,14 @@ def split_mask_obs(obs: Any, space: Space) -> tuple[Any, Any]:
 
 
 def allow_all_if_empty(mask: Any, xp: Any) -> Any:
-    """Allow all actions where a mask [..., n] allows none, such as after an episode end."""
+    """Allow all actions where a mask [..., n] allows none, such as after an episode end.
+
+    Args:
+        mask: a mask, a dict of masks, or None without a mask.
+        xp: `numpy` or `jax.numpy`.
+    """
+    if mask is None or isinstance(mask, Mapping):
+        return mask and {name: allow_all_if_empty(part, xp) for name, part in mask.items()}
     return xp.where(xp.any(mask > 0, axis=-1, keepdims=True), mask, xp.ones_like(mask))
 
 

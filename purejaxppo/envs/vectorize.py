@@ -168,6 +168,10 @@ class VectorEnv(Env):
         task, out = self._advance(step_key, state.task, action)
         diverged = ~state.done & ~bounded((out.reward, out.obs))
         valid = ~(state.done | diverged)
+        reset_again = jnp.zeros_like(valid)
+        if self.fresh_every_step:
+            reset_again = ~valid & ~bounded(fresh_obs)
+            fresh_obs = select(reset_again, zero_floats(fresh_obs), fresh_obs)
         values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
@@ -183,7 +187,7 @@ class VectorEnv(Env):
         state = state.replace(
             task=select(valid, task, fresh_task),
             place=select(valid, state.place, fresh_place),
-            done=terminated | truncated,
+            done=terminated | truncated | reset_again,
             key=next_key,
         )
         return state, step
@@ -254,6 +258,13 @@ def select(mask: jax.Array, on_true: T, on_false: Tree) -> T:
         )
 
     return jax.tree.map(pick, on_true, on_false)
+
+
+def zero_floats(tree: T) -> T:
+    """Return arrays with zeros instead of floats."""
+    return jax.tree.map(
+        lambda x: jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+    )
 
 
 def cast_to_space(obs: Obs, space: Space) -> Obs:

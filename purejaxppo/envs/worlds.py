@@ -152,7 +152,8 @@ class JointTask(ReturnPreservingWrapper):
         ]
         arrays = {"obs": self.team.join([agent_obs for agent_obs, _ in split], jnp)}
         if self.team.mask is not None:
-            arrays[MASK] = self.team.join_masks([mask for _, mask in split], jnp)
+            masks = [allow_all_if_empty(mask, jnp) for _, mask in split]
+            arrays[MASK] = self.team.join_masks(masks, jnp)
         return arrays
 
     def _observation(self, state: State, reward: jax.Array, end: jax.Array) -> dict[str, Any]:
@@ -312,7 +313,7 @@ class MultiAgentEnv(Env):
                     example(space),
                 )
         if MASK in rows:
-            rows[MASK] = jax.tree.map(lambda x: allow_all_if_empty(x, jnp), rows[MASK])
+            rows[MASK] = allow_all_if_empty(rows[MASK], jnp)
         if "state" in obs:
             rows["state"] = jnp.repeat(obs["state"], size, axis=0)
         return rows

@@ -290,7 +290,10 @@ class PartialObservation(ReturnPreservingWrapper):
                 f"env.obs_indices = {list(indices)}: indices must be from 0 to {space.shape[0] - 1}"
             )
         self.indices, self.privileged_obs = np.array(indices), privileged_obs
-        observed = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)
+        low, high = (
+            np.broadcast_to(bound, space.shape)[list(indices)] for bound in (space.low, space.high)
+        )
+        observed = Box.between(low, high, space.dtype)
         self.observation = (
             Dict.of({"obs": observed, "state": space}) if privileged_obs else observed
         )

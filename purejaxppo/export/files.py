@@ -21,6 +21,7 @@ from purejaxppo.agents.networks import convolutions
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.hints import short_path
 from purejaxppo.config.installation import require
+from purejaxppo.config.plain import whole
 from purejaxppo.envs import registry
 from purejaxppo.envs.native import (
     NativeArray,
@@ -129,6 +130,8 @@ def export(
         ValueError: the file cannot be written, the policy uses an operation that is not supported,
             or the file's actions differ from the agent's.
     """
+    if (size := whole(batch)) is None or size < 1:
+        raise ValueError(f"batch = {batch!r}: must be a whole number of at least 1.")
     check_target(path, engine=engine, force=force)
     path, agent = Path(path), agent_of(agent)
     agent.check_single("export", "this run", "agent.member(i)")

@@ -13,6 +13,7 @@ from purejaxppo.agents import normalize
 from purejaxppo.agents.policy import Policy
 from purejaxppo.aliases import EnvAction, Key, Obs
 from purejaxppo.config.files import with_env_change
+from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.outside import SpaceConverter
@@ -102,14 +103,15 @@ class Agent:
         Raises:
             ValueError: the index is out of range.
         """
-        if not 0 <= index < max(len(self.members), 1):
+        number = whole(index)
+        if number is None or not 0 <= number < max(len(self.members), 1):
             known = f"0 to {len(self.members) - 1}" if self.members else "0, the only agent"
-            raise ValueError(f"{argument} = {index}: unknown agent. Use {known}.")
+            raise ValueError(f"{argument} = {index!r}: unknown agent. Use {known}.")
         if not self.members:
             return self
-        state = jax.tree.map(lambda x: x[index], self.state)
-        steps = self.member_steps[index]
-        return Agent(self.members[index], state, steps, conditions=self.conditions)
+        state = jax.tree.map(lambda x: x[number], self.state)
+        steps = self.member_steps[number]
+        return Agent(self.members[number], state, steps, conditions=self.conditions)
 
     def with_env(self, env: Any = None, **changes: Any) -> "Agent":
         """Return the agent in another environment, for evaluations and videos.
@@ -149,6 +151,11 @@ class Agent:
             raise ValueError(
                 f"{operation}: {run} trained {len(self.members)} agents (seeds or settings of a "
                 f"sweep). Select one with {select}, where i is 0 to {len(self.members) - 1}."
+            )
+        statistics = getattr(self.state, "reward_stats", None)
+        if any(np.ndim(x) for x in jax.tree.leaves(statistics)):
+            raise ValueError(
+                f"{operation}: the state is of several agents. Select a seed with result.seed(i)."
             )
 
     def act(
@@ -198,8 +205,9 @@ class Agent:
         then does not check values, multi-agent tasks take rows, and 64-bit numbers become 32-bit.
 
         Raises:
-            ValueError: the policy is recurrent.
+            ValueError: the policy is recurrent, or these are several agents.
         """
+        self.check_single("controller", "this run", "agent.member(i)")
         env = registry.make(self.config.env, 1, evaluation=True)
         env.close()
         policy, state = Policy(self.config, env.spec), jax.device_get(self.state)
@@ -280,6 +288,8 @@ class Acting:
         """Choose actions for one observation or a batch; see `Agent.act`."""
         rows = self._converter.rows(obs)
         size, before = len(rows.present), self._present
+        if not size:
+            raise ValueError("obs: the batch has no observations.")
         if self._policy.recurrent and before is not None and len(before) != size:
             raise ValueError(
                 f"obs: a batch of {size} observations follows one of {len(before)}. Call "
@@ -288,7 +298,10 @@ class Acting:
         if before is None or len(before) != size:
             self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)
         # The episode of an absent agent starts when the agent appears.
-        starts = np.broadcast_to(np.asarray(~before if start is None else start, bool), (size,))
+        starts = np.asarray(~before if start is None else start, bool)
+        if starts.shape not in ((), (size,)):
+            raise ValueError(f"start has shape {list(starts.shape)}, but must be [] or [{size}].")
+        starts = np.broadcast_to(starts, (size,))
         self._present = rows.present
         if deterministic not in self._steps:
             self._steps[deterministic] = self._make_step(deterministic)

@@ -35,6 +35,8 @@ def save(agent: Agent, path: Path) -> None:
     check(arrays, shapes_of(arrays, agent.config, agent.members), f"{path} cannot be written")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder. Give a file.")
     header = {
         "format": FORMAT,
         "version": __version__,
@@ -87,7 +89,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         ValueError: the file does not exist, is corrupt, or has another format.
     """
     if not path.is_file():
-        raise ValueError(f"{path}: no such file.")
+        problem = "is a folder; give a file" if path.is_dir() else "no such file"
+        raise ValueError(f"{path}: {problem}.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -16,7 +16,7 @@ from purejaxppo.agents.networks.build import policy_of
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.config.hints import format_number
-from purejaxppo.config.plain import whole
+from purejaxppo.config.plain import seed_of, whole
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
@@ -376,7 +376,10 @@ def evaluate(
         raise ValueError(f"episodes = {episodes}: must be at least 1")
     if episodes > MOST_EPISODES:
         raise ValueError(f"episodes = {episodes}: must be at most {MOST_EPISODES}")
+    seed = seed_of(seed)
     agent = agent_of(agent).with_env(env, **changes)
+    if not agent.members:
+        agent.check_single("evaluate", "this agent")
     check_settings(AHEAD_OF_TIME)
     setup = replace(resolve(agent.config, members=agent.members), devices=tuple(jax.devices()))
     try:

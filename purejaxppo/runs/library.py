@@ -15,7 +15,7 @@ import numpy as np
 from purejaxppo.config.files import flatten, load_config, with_env_change
 from purejaxppo.config.hints import did_you_mean, format_number, python_names, short_path
 from purejaxppo.config.installation import install
-from purejaxppo.config.plain import user_path
+from purejaxppo.config.plain import seed_of, user_path
 from purejaxppo.config.references import CodeRef
 from purejaxppo.config.run_files import load_members
 from purejaxppo.config.schema import Config, is_list
@@ -202,7 +202,8 @@ class Run:
         """
         from purejaxppo.runs.tournament import rate
 
-        return rate(self.run_dir, games=games, member=member, seed=seed)
+        with python_messages():
+            return rate(self.run_dir, games=games, member=member, seed=seed_of(seed))
 
     def _rows(self) -> list[Row]:
         return read_csv(self.run_dir / "metrics.csv")
@@ -363,7 +364,7 @@ def video(
     check_target(path)
     one.check_single("video", "this run", "agent.member(i)")
     one = one.with_env(env, **changes)
-    draw(one, path, seed=seed, deterministic=deterministic)
+    draw(one, path, seed=seed_of(seed), deterministic=deterministic)
     return path
 
 

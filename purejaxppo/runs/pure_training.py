@@ -11,6 +11,7 @@ import numpy as np
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
 from purejaxppo.config.checks import without_effect
+from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.envs import registry
 from purejaxppo.learner import Parts
@@ -25,6 +26,7 @@ from purejaxppo.parts import (
 )
 from purejaxppo.runs import pretraining, warm_start
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
+from purejaxppo.runs.rows import COLUMNS, check_names, env_columns
 from purejaxppo.setup import resolve
 from purejaxppo.types import (
     Hyperparams,
@@ -68,8 +70,19 @@ class TrainResult(NamedTuple):
         return f"<TrainResult: curves {list(np.shape(self.curves.env_steps))}>"
 
     def seed(self, index: int) -> "TrainResult":
-        """Return one seed of a vmapped result."""
-        return jax.tree.map(lambda x: x[index], self)
+        """Return one seed of a vmapped result.
+
+        Raises:
+            ValueError: the result is not vmapped over one axis, or has no such seed.
+        """
+        shape = np.shape(self.curves.env_steps)[:-1]
+        if len(shape) != 1:
+            raise ValueError(
+                f"seed({index}): the result has {len(shape)} axes of seeds. seed needs one axis."
+            )
+        if (number := whole(index)) is None or not 0 <= number < shape[0]:
+            raise ValueError(f"seed = {index}: unknown seed. Use 0 to {shape[0] - 1}.")
+        return jax.tree.map(lambda x: x[number], self)
 
 
 def hyperparams(config: Config, **changes: Any) -> Hyperparams:
@@ -91,9 +104,11 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     if unknown:
         known = ", ".join(sorted(key.removeprefix("ppo.") for key in TUNABLE))
         raise ValueError(f"{unknown[0]} is not a tunable number. Tunable: {known}")
-    if len(changes.get("term_coefs", hp.term_coefs)) != len(hp.term_coefs):
+    coefs = changes.get("term_coefs", hp.term_coefs)
+    if not isinstance(coefs, Sequence) or len(coefs) != len(hp.term_coefs):
         raise ValueError(
-            f"term_coefs must have {len(hp.term_coefs)} arrays, one for each entry of ppo.terms"
+            f"term_coefs must be a list of {len(hp.term_coefs)} arrays, one for each entry of "
+            f"ppo.terms"
         )
     arrays: dict[str, Any] = {
         name: tuple(jnp.asarray(x, jnp.float32) for x in value)
@@ -142,8 +157,9 @@ def make_train(
     last call. The simulators exist until `train.close()`. Do not call compiled programs after that.
 
     Args:
-        config: config of the training. `num_shards` = 0 means 1 here. Settings of logging,
-            evaluation and checkpoints do not apply.
+        config: config of the training. `num_shards` = 0 means 1 here. `seed` and `num_seeds` do not
+            apply: each key trains one agent. Settings of logging, evaluation and checkpoints do not
+            apply either.
         env: an environment as for `train`, instead of the config's environment and its options.
         parts: a function from the parts that the config selects to the parts to train with, such as
             `lambda parts: parts._replace(advantages=...)`.
@@ -156,6 +172,10 @@ def make_train(
             setting of JAX is not supported.
     """
     check_settings(PURE)
+    if not isinstance(config, Config):
+        raise ValueError(f"config = {config!r}: must be a Config. Use load_config(...).")
+    if (number := whole(num_points)) is None or number < 1:
+        raise ValueError(f"num_points = {num_points!r}: must be a whole number of at least 1.")
     if config.asynchronous:
         raise ValueError(
             "asynchronous = true is not supported by make_train. Use asynchronous = false."
@@ -164,7 +184,8 @@ def make_train(
         with_env(config, env), change=parts, init=None if init is None else agent_of(init)
     )
     config, built = setup.config, make_parts(setup.config, change=setup.change)
-    unused = without_effect([config]) if parts is None else []
+    check_names((*COLUMNS, *env_columns(built.env.spec.metrics), *built.metric_names))
+    unused = without_effect([warm_start.with_source(setup)]) if parts is None else []
     for line in (*unused, *registry.warnings_of(config.env, built.env.spec)):
         log.warning(line)
     source = warm_start.load(setup, built) if warm_start.is_set(setup) else None
@@ -172,7 +193,7 @@ def make_train(
     init_state, train_chunk = init_program(built), train_program(built)
     default = make_hyperparams(config)
     updates = config.num_updates
-    points = min(num_points, updates)
+    points = min(number, updates)
     bounds = np.linspace(0, updates, points + 1).astype(np.int32)
     chunks = split(np.diff(bounds), max(1, MOST_STEPS // config.steps_per_update))
 

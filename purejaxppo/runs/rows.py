@@ -53,6 +53,15 @@ MEMBER_COLUMNS = ("member", "seed")
 Row = dict[str, float]
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError if two metrics have the same name."""
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"two metrics are named {duplicates[0]}. Rename the custom metric: an auxiliary loss "
+            f"in ppo.terms, or a name in metric_names of your intrinsic.kind or ppo.learner."
+        )
+
+
 def env_columns(metrics: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return the columns of `EnvSpec.metrics`."""
     return tuple(f"{section}/{name}" for section in ("env", "eval") for name, _ in metrics)

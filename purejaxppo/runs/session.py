@@ -50,7 +50,7 @@ from purejaxppo.runs.loop import loop
 from purejaxppo.runs.programs import Programs, without_hang
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import continue_config, schedule_changes, uncompared_objects
-from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS, env_columns
+from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS, check_names, env_columns
 from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
@@ -167,7 +167,7 @@ def train(
             return 0
         warnings = short_run(setup.config)
         if change is None:  # custom parts may use any setting
-            warnings += without_effect([setup.config])
+            warnings += without_effect([warm_start.with_source(setup)])
         changes = [f"note: {note} for the rest of the run" for note in notes]
         for line in [*copied, *changes]:
             run.console.print_line(line)
@@ -336,11 +336,7 @@ def columns_of(programs: Programs, extra_columns: Sequence[str]) -> tuple[str, .
     of_env = env_columns(programs.spec.metrics)
     of_parts = programs.parts.metric_names
     columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *of_env, *of_parts, *extra_columns)
-    if duplicates := [name for name in columns if columns.count(name) > 1]:
-        raise ValueError(
-            f"two metrics are named {duplicates[0]}. Rename the custom metric: an auxiliary loss "
-            f"in ppo.terms, or a name in metric_names of your intrinsic.kind or ppo.learner."
-        )
+    check_names(columns)
     return columns
 
 

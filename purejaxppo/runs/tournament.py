@@ -161,8 +161,8 @@ def rate(
     folder = Path(run).absolute()
     if games < 2 or games % 2:
         raise ValueError(
-            f"--episodes = {games}: must be even with --elo, because each player begins half of "
-            f"the games"
+            f"{games} games per pair: the number must be even and at least 2, because each player "
+            f"begins half of the games"
         )
     agents = restore_all(folder)
     config = game_of(agents[0].config)

@@ -58,6 +58,11 @@ def is_set(setup: Setup) -> bool:
     return setup.init is not None or bool(setup.config.init_from)
 
 
+def with_source(setup: Setup) -> Config:
+    """Return the config with `init_from` set if new runs start from an agent in memory."""
+    return setup.config if setup.init is None else replace(setup.config, init_from="an agent")
+
+
 def print_imports(config: Config) -> None:
     """Print the custom code that the config of `init_from` names, before `load` executes it."""
     folder = located(config.init_from)
@@ -211,7 +216,9 @@ def check_arrays(source: Source, parts: Parts) -> None:
 def first_names(agent: Agent) -> set[str]:
     """Return the names of a network's modules, such as actor_torso and critic."""
     params = agent.state.params
-    return set(next(iter(params.values())) if agent.config.network.policies else params)
+    if agent.config.network.policies:
+        params = next(x for name, x in params.items() if name != PARAMS)
+    return set(params)
 
 
 def started(

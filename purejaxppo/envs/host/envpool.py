@@ -234,6 +234,15 @@ def _spec(name: str, options: Options) -> Any:
         raise ValueError(f"envpool/{name}: EnvPool cannot create the task: {reason}") from error
 
 
+def _fits(value: Any, default: Any) -> bool:
+    """Return True if a value has the type of a default. Whole floats are ints; ints are floats."""
+    if type(default) is int:
+        return whole(value) is not None
+    kinds = {float: (int, float), list: (list, tuple), tuple: (list, tuple)}
+    kind = kinds.get(type(default), type(default))
+    return isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool)
+
+
 def _options(name: str, config: EnvConfig) -> Options:
     """Return the checked options of a config, including the time limit."""
     options: Options = dict(config.options)
@@ -247,13 +256,15 @@ def _options(name: str, config: EnvConfig) -> Options:
             hint = did_you_mean(option, known_options)
             raise ValueError(f"env.options.{option}: unknown setting of envpool/{name}. {hint}")
         default = settings.get(option, value)
-        if isinstance(default, (bool, str)) != isinstance(value, (bool, str)):
+        if not _fits(value, default):
             raise ValueError(
                 f"env.options.{option} = {value!r}: wrong type. The default of envpool/{name} is "
                 f"{default!r}. Use a value of the same type."
             )
-        number = whole(value) if isinstance(default, int) else None
+        number = whole(value) if type(default) is int else None
         options[option] = value if number is None else number
+        if option == "num_threads" and options[option] < 0:
+            raise ValueError(f"env.options.num_threads = {value}: must be at least 0.")
     if config.max_episode_steps:
         options["max_episode_steps"] = config.max_episode_steps
     if options.get("from_pixels"):

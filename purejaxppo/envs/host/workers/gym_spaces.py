@@ -209,8 +209,8 @@ def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -
     start: Any = None
     limits: tuple[Any, Any] | None = None
     if isinstance(space, spaces.Discrete):
-        start, kind = int(space.start), str(space)
-        limits = start, start + int(space.n) - 1
+        start, kind = np.int64(space.start), str(space)  # an int would take the observation's dtype
+        limits = int(start), int(start) + int(space.n) - 1
     elif isinstance(space, spaces.MultiDiscrete):
         start, kind = space.start, "MultiDiscrete"
         limits = start, start + (space.nvec - 1)

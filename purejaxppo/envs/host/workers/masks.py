@@ -55,7 +55,9 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {**(obs if self._parts else {"obs": obs}), MASK: mask}
 
 
-def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], label: str, when: str) -> Any:
+def mask_in(
+    info: Mapping[str, Any] | None, space: gymnasium.Space[Any], label: str, when: str
+) -> Any:
     """Return the mask in an info, uint8 [n] or [sum nvec], 1 = allowed; or a dict of masks.
 
     Args:
@@ -71,6 +73,7 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], label: str, wh
     Raises:
         MakeError: the mask is missing or does not match the space.
     """
+    info = {} if info is None else info
     if MASK not in info:
         keys = ", ".join(map(repr, info)) or "no keys"
         raise MakeError(

@@ -36,6 +36,7 @@ from purejaxppo.envs.teams import (
     TERMINATED,
     TRUNCATED,
     Team,
+    allow_all_if_empty,
     joined_state_space,
     mask_space,
     split_mask_obs,
@@ -372,10 +373,11 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         agent = self.agents[i]
         raw_obs = self._entry(obs, agent, "observation")
         agent_obs, mask = split_mask_obs(self._encode[i](raw_obs), self._obs_spaces[i])
+        mask = allow_all_if_empty(mask, np)
         if self._mask:
             label = f"pettingzoo/{self.name}: env.options.mask"
             when = f"{when} for {agent}"
-            mask = mask_in(infos.get(agent, {}), self._action_spaces[i], label, when)
+            mask = mask_in((infos or {}).get(agent), self._action_spaces[i], label, when)
         return agent_obs, mask
 
     @ignoring_float_errors
