@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import make_train
+from purejaxppo import AuxiliaryLoss, hyperparams, make_train
 from purejaxppo.agents.diagnostics import zero_metrics
 from purejaxppo.runs import pure_training
 from purejaxppo.runs.pure_training import curves, merged, split
@@ -47,3 +47,29 @@ def test_a_point_of_several_chunks_equals_a_point_of_one(make_config, monkeypatc
     several = jax.jit(make_train(config, num_points=2))(key)
     jax.tree.map(np.testing.assert_array_equal, several.agent, one.agent)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), several, one)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_points": 0}, r"^num_points = 0: must be a whole number of at least 1\.$"),
+        ({"num_points": 2.5}, r"^num_points = 2\.5: must be a whole number"),
+        ({"config": "cartpole.yaml"}, r"^config = 'cartpole\.yaml': must be a Config\. Use load"),
+        ({"parts": lambda parts: None}, r"^parts: the function returns None\. It must return the"),
+    ],
+)
+def test_invalid_arguments_get_a_one_sentence_error(arguments, message, make_config):
+    with pytest.raises(ValueError, match=message):
+        make_train(**{"config": make_config(), **arguments})
+
+
+def test_two_metrics_of_one_name_are_an_error(make_config):
+    loss = AuxiliaryLoss(lambda outputs, rows: rows.value, name="clipped_targets")
+    config = make_config(ppo={"critic": "hl_gauss", "terms": (loss,)})
+    with pytest.raises(ValueError, match=r"^two metrics are named losses/clipped_targets\. Rename"):
+        make_train(config)
+
+
+def test_coefficients_that_are_not_a_list_are_an_error(make_config):
+    with pytest.raises(ValueError, match=r"^term_coefs must be a list of 0 arrays"):
+        hyperparams(make_config(), term_coefs=0.5)

@@ -110,6 +110,23 @@ def test_a_batch_of_another_size_needs_a_reset_only_with_a_carry(make_agent):
     assert agent.act(obs).shape == (8, 1)
 
 
+def test_an_empty_batch_and_a_wrong_start_get_a_one_sentence_error(make_agent):
+    agent = make_agent("gymnax/Pendulum-v1", rnn="gru", rnn_size=4)
+    with pytest.raises(ValueError, match=r"^obs: the batch has no observations\.$"):
+        agent.act(np.zeros((0, 3)))
+    with pytest.raises(ValueError, match=r"^start has shape \[3\], but must be \[\] or \[5\]"):
+        agent.act(np.zeros((5, 3)), start=np.ones(3))
+    assert agent.act(np.zeros((5, 3)), start=np.ones(5)).shape == (5, 1)
+
+
+@pytest.mark.parametrize("index", [1, -1, 0.5, "1", None])
+def test_an_unknown_member_gets_a_one_sentence_error(index, make_agent):
+    agent = make_agent("gymnax/Pendulum-v1")
+    assert agent.member(0.0) is agent
+    with pytest.raises(ValueError, match=r"^member = .*: unknown agent\. Use 0, the only agent"):
+        agent.member(index)
+
+
 FORM = NativeComposite((("b", NativeArray(Discrete(3), (), "int64", 4)), ("a", form_of(Box((2,))))))
 PAIR = NativeComposite(
     ((0, NativeArray(MultiDiscrete((2, 3, 2, 2)), (2, 2), "int64", ((1, 0), (0, -5)))), (1, FORM)),

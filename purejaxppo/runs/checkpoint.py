@@ -504,16 +504,21 @@ def _with_more_starts(
 def _with_episode_metrics(
     arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Set the environment's metrics of running episodes to 0 if others were saved.
+    """Remove the values of the environment's metrics of running episodes if others were saved.
 
-    Version 0.2 saved none, and other versions of a simulator may have others.
+    Version 0.2 saved none, and other versions of a simulator may have others. A total of NaN gives
+    these episodes no value.
     """
     prefix = "rollout.episode_metrics."
     names = {name for name in {*arrays, *shapes} if name.startswith(prefix)}
     if all(name in arrays and arrays[name].shape == shapes.get(name) for name in names):
         return arrays
-    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name in names}
-    return {name: x for name, x in arrays.items() if name not in names} | zeros
+    unknown = {
+        name: np.full(shape, np.nan if name.endswith(".total") else 0, np.float32)
+        for name, shape in shapes.items()
+        if name in names
+    }
+    return {name: x for name, x in arrays.items() if name not in names} | unknown
 
 
 def place(array: np.ndarray, like: jax.Array) -> jax.Array:

@@ -192,8 +192,9 @@ class Training:
         if self.progress.env_metrics not in (None, self._env_metrics):
             self.progress.unlogged = {}
             if state.rollout is not None:
-                rollout = state.rollout.replace(episode_metrics=template.rollout.episode_metrics)
-                state = state.replace(rollout=rollout)
+                fresh = template.rollout.episode_metrics
+                unknown = fresh and fresh.replace(total=fresh.total + np.nan)
+                state = state.replace(rollout=state.rollout.replace(episode_metrics=unknown))
         if self.best is not None and not self.progress.eval_settings:  # saved by version 0.2
             saved = load_config(self.run_dir / CONFIG, saved=True)
             self.progress.eval_settings = eval_settings(saved)

@@ -160,6 +160,7 @@ def test_bptt_length_is_ignored_without_a_recurrent_cell(make_config):
         ({"network.min_std": 0.1, "network.distribution": "beta"}, "to gaussian or tanh_gaussian"),
         ({"intrinsic.hidden": (8, 8)}, "intrinsic.kind to icm or rnd"),
         ({"pretrain.updates": 3}, "It needs pretrain.teacher"),
+        ({"init_parts": ("policy",)}, "It needs init_from"),
         ({"eval.interval": 9, "eval.num_episodes": 0}, "It needs eval.num_episodes > 0"),
     ],
 )

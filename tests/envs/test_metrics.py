@@ -378,7 +378,49 @@ def test_a_run_saved_without_metrics_resumes_with_them(tmp_path):
 
     train(Optional({}), 96)
     column = train(Optional(Paid.metrics), 192).metrics["env/pay"]
-    assert np.isnan(column[:3]).all() and not np.isnan(column[3:]).any() and len(column) == 6
+    assert np.isnan(column[:3]).all() and not np.isnan(column[4:]).any() and len(column) == 6
+
+
+class Ones:
+    """An episode has four steps, each with a value of 1 of one metric."""
+
+    observation, action = Box((1,)), Discrete(2)
+    max_episode_steps, cheap_reset = 4, True
+
+    def __init__(self, name, reduction):
+        self.metrics = {name: reduction}
+
+    def reset(self, key):
+        return jnp.zeros(()), jnp.zeros(1)
+
+    def step(self, key, state, action):
+        values = dict.fromkeys(self.metrics, jnp.ones(()))
+        return state, TaskStep(jnp.zeros(1), 0.0, jnp.array(False), jnp.array(False), values)
+
+
+@pytest.mark.parametrize(("name", "reduction", "expected"), [("n", "sum", 4), ("m", "mean", 1)])
+def test_metrics_of_another_reduction_or_name_start_anew_on_resume(
+    name, reduction, expected, tmp_path
+):
+    """The first run stops between two rows, within episodes."""
+
+    class Stop(purejaxppo.Callback):
+        def on_save(self, context):
+            if context.update == 3:
+                context.stop("between two rows")
+
+    def train(task, callbacks=()):
+        sizes = {"logging.interval": 64, "checkpoint.interval": 32, "total_timesteps": 256}
+        settings = PAID | sizes | {"env.name": task, "eval.num_episodes": 0}
+        return purejaxppo.train(
+            "cartpole.yaml", run_dir=tmp_path, quiet=True, callbacks=callbacks, **settings
+        )
+
+    before = train(Ones("n", "last"), [Stop()])
+    assert list(before.metrics["update"]) == [2] and list(before.metrics["env/n"]) == [1]
+    _, first, *others = train(Ones(name, reduction)).metrics[f"env/{name}"]
+    assert np.isnan(first) or first == expected  # episodes from before the stop have no value
+    assert others == [expected] * 2
 
 
 def test_a_sum_without_values_is_zero_and_other_reductions_have_no_value():

@@ -341,6 +341,22 @@ def test_a_start_that_has_diverged_does_not_replace_an_old_one(num_envs):
     assert changed == pytest.approx(8 * env.fresh_per_rollout / 4, rel=0.35)
 
 
+def test_a_start_that_has_diverged_is_drawn_again():
+    """Each reset row is followed by another one until a start is finite."""
+    env = VectorEnv(BrokenStarts(), 256, fresh_every_step=True)
+    state, _ = env.reset(KEY)
+    state, out = jax.jit(env.step)(KEY, state, jnp.full(256, END))
+    resets = []
+    for key in jax.random.split(KEY, 24):
+        state, out = jax.jit(env.step)(key, state, jnp.full(256, STAY))
+        assert np.isfinite(out.obs).all()
+        resets.append(~np.asarray(out.valid))
+    first = np.argmin(resets, axis=0)  # number of resets until the start is finite
+    done = first > 0
+    np.testing.assert_array_equal(np.sum(resets, axis=0)[done], first[done])
+    assert first[done].mean() == pytest.approx(4, rel=0.25) and done.sum() > 250
+
+
 def test_diverged_episodes_are_counted_in_the_rollout():
     env = VectorEnv(TimeLimit(Clock(), 1000), 3, fresh_every_step=True)
 

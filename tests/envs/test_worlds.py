@@ -256,6 +256,28 @@ def test_masks_of_pettingzoo_are_part_of_the_observation(where):
     np.testing.assert_array_equal(out.obs["action_mask"][2], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
 
 
+class Empty(Hand):
+    """No agent's mask allows an action."""
+
+    observation = tuple(
+        Dict.of({"action_mask": Box((n,), 0.0, 1.0, "uint8"), "obs": space})
+        for n, space in zip((3, 2, 3), Hand.observation, strict=True)
+    )
+
+    def obs(self, t, action):
+        masks = [jnp.zeros(n, jnp.uint8) for n in (3, 2, 3)]
+        arrays = super().obs(t, action)
+        return tuple({"action_mask": m, "obs": x} for m, x in zip(masks, arrays, strict=True))
+
+
+@pytest.mark.parametrize("simulator", ["jax", "thread"])
+def test_an_empty_mask_allows_the_actions_of_its_agent_only(simulator):
+    env = lift(Empty(), 1) if simulator == "jax" else pettingzoo("Masked", 3, empty=True)
+    first, out = play(env, jnp.zeros((2, 3), jnp.int32))
+    for masks in (first["action_mask"], *out.obs["action_mask"][:1]):
+        np.testing.assert_array_equal(masks, [[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+
+
 def test_continuous_actions_are_scaled_to_the_bounds_of_each_agent():
     env = pettingzoo("Pushes", 3)
     assert env.spec.action == Box((3,), -1.0, 1.0)
@@ -415,6 +437,11 @@ def test_unusable_multi_agent_environments_get_a_one_sentence_error():
 def test_failing_multi_agent_environments_are_reported(name, options, words):
     with pytest.raises(SimulatorError, match=words):
         play(pettingzoo(name, 3, **options), jnp.zeros((3, 3), jnp.int32))
+
+
+def test_infos_of_none_have_no_mask():
+    with pytest.raises(ValueError, match=r"the info from reset for a has no keys\. Add it"):
+        pettingzoo("Masked", 3, where="None", mask=True)
 
 
 @pytest.mark.parametrize("name", ["KeepsTheEnded", "PaysArrays"])

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.wrappers import ActionRepeat, FlatActions, TimeLimit, UnitActions
+from purejaxppo.envs.wrappers import (
+    ActionRepeat,
+    FlatActions,
+    PartialObservation,
+    TimeLimit,
+    UnitActions,
+)
 from purejaxppo.spaces import Box, Dict, Discrete
 
 pytestmark = pytest.mark.toy
@@ -136,3 +142,21 @@ def test_the_rewards_of_a_repeated_action_are_summed_until_the_episode_ends(key)
     state, out = step(key, state, 1)
     assert (state["height"], out.obs, out.reward, bool(out.terminated)) == (5, 5, 4 + 5, True)
     assert task.max_episode_steps == 4 and task.frame_rate == 20.0
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (Box((3,), 0.0, 1.0, "uint8"), Box((2,), 0.0, 1.0, "uint8")),
+        (Box((3,), 0.0, 255.0, "uint8"), Box((2,), 0.0, 255.0, "uint8")),
+        (Box((3,), dtype="uint8"), Box((2,), dtype="uint8")),
+        (Box((3,), (0.0, 1.0, 2.0), (3.0, 4.0, 5.0)), Box((2,), (2.0, 0.0), (5.0, 3.0))),
+        (Box((3,), slide=1), Box((2,))),
+    ],
+)
+def test_chosen_entries_keep_their_bounds(space, expected):
+    """The network divides bytes by 255 if their bounds are 0 and 255, or unknown."""
+    task = Echo(Discrete(2))
+    task.observation = space
+    chosen = PartialObservation(task, (2, 0), privileged_obs=False).observation
+    assert chosen == expected and chosen.is_bytes == space.is_bytes

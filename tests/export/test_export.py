@@ -678,6 +678,13 @@ def test_a_wrong_command_gets_a_one_sentence_error(
     assert Path("there.npz").read_text() == "mine"
 
 
+@pytest.mark.toy
+@pytest.mark.parametrize("batch", [0, 2.5, "1"])
+def test_a_wrong_batch_size_gets_a_one_sentence_error(batch, tmp_path):
+    with pytest.raises(ValueError, match=r"^batch = .*: must be a whole number of at least 1\.$"):
+        export.export(None, tmp_path / "a.npz", batch=batch)
+
+
 def test_force_replaces_an_existing_file(runs, tmp_path):
     path = tmp_path / "policy.npz"
     path.write_text("old")

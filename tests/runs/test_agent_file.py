@@ -14,7 +14,7 @@ from support.children import environment
 from support.own_code import Walk
 from support.trees import assert_same
 
-from purejaxppo import Agent, TrainResult, load_config, make_train
+from purejaxppo import Agent, TrainResult, evaluate, load_config, make_train
 from purejaxppo.types import named_leaves
 
 CONFIG = {
@@ -135,6 +135,28 @@ def test_a_batch_of_seeds_without_members_is_not_saved(config, result, tmp_path)
     with pytest.raises(ValueError, match=r"Select a seed with result\.seed\(i\)\.$"):
         Agent(config, result.agent).save(tmp_path / "two.agent")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_of_seeds_is_not_one_agent(config, result):
+    batch = Agent(config, result.agent)
+    for function in (lambda: batch.act(OBS), batch.controller, lambda: evaluate(batch, 2)):
+        with pytest.raises(ValueError, match=r"Select a seed with result\.seed\(i\)\.$"):
+            function()
+
+
+@pytest.mark.parametrize("index", [2, -1, 0.5, "0"])
+def test_an_unknown_seed_of_a_result_is_an_error(index, result):
+    with pytest.raises(ValueError, match=r"^seed = .*: unknown seed\. Use 0 to 1\.$"):
+        result.seed(index)
+    with pytest.raises(ValueError, match=r"^seed\(0\): the result has 0 axes of seeds\."):
+        result.seed(1).seed(0)
+
+
+def test_a_folder_is_not_a_file(agent, tmp_path):
+    with pytest.raises(ValueError, match=r"is a folder\. Give a file\.$"):
+        agent.save(tmp_path)
+    with pytest.raises(ValueError, match=r"is a folder; give a file\.$"):
+        Agent.load(tmp_path)
 
 
 def test_an_unreadable_file_gets_a_one_sentence_error(agent, tmp_path):

@@ -99,6 +99,23 @@ def test_videos_are_files_go_to_loggers_and_do_not_change_a_run(config_file, tmp
     assert not (tmp_path / "filmed/videos").exists()
 
 
+def test_a_video_of_several_agents_has_the_steps_of_the_first(config_file, tmp_path):
+    flags = ["--logging.video_interval", 64, "--logging.loggers", "paths.py:Paths"]
+    assert train(config_file, "--run_dir", "run", "--num_seeds", 3, "--seed", 4, *flags) == 0
+    rows = read_csv(tmp_path / "run/metrics.csv")
+    steps = [int(row["global_step"]) for row in rows if row["update"] == 4]
+    assert len(set(steps)) > 1  # episodes end at different steps
+    *_, line = (tmp_path / "run/videos.log").read_text().splitlines()
+    assert line.split()[:2] == [f"{sum(steps) // 3}.mp4", str(steps[0])]
+
+
+def test_clobber_deletes_the_debug_log(config_file, tmp_path):
+    for _ in range(2):
+        flags = ["--logging.log_file", "logs/debug.log", "--clobber"]
+        assert train(config_file, "--run_dir", "run", *flags) == 0
+    assert (tmp_path / "run/logs/debug.log").read_text().count("train traced") == 1
+
+
 def test_a_video_that_cannot_be_drawn_is_one_warning_and_the_run_completes(
     config_file, tmp_path, capsys
 ):

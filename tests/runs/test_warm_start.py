@@ -21,12 +21,14 @@ from support.runs import (
 )
 
 import purejaxppo as ppo
+from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import load_config
 from purejaxppo.learner import PPO
 from purejaxppo.runs import warm_start
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.programs import Programs, evaluation_keys
-from purejaxppo.types import named_leaves
+from purejaxppo.setup import resolve
+from purejaxppo.types import AgentState, named_leaves
 
 HARD = {
     "env": {"name": "dummy/choices", "max_episode_steps": 7, "num_envs": 4},
@@ -290,6 +292,18 @@ def test_init_parts_select_modules_of_policies_with_unusual_names(part, modules,
     names = [name for name, _ in warm_start.chosen_arrays(source, config) if "params" in name]
     chosen = {re.sub(r"^params\.(team\.a|critic)\.", "", name).split(".")[0] for name in names}
     assert chosen == modules
+
+
+def test_the_first_module_is_not_one_of_an_auxiliary_loss(make_config):
+    params = {"terms": {"mine": {}}, "x": {"torso": {}, "critic": {}}, "y": {}}
+    agent = Agent(make_config(network={"policies": {"*": "x"}}), AgentState(params, None))
+    assert warm_start.first_names(agent) == {"torso", "critic"}
+
+
+def test_an_agent_in_memory_makes_init_parts_effective(trained, make_config):
+    config = make_config(**HARD, init_parts=("policy",))
+    assert len(without_effect([config])) == 1
+    assert without_effect([warm_start.with_source(resolve(config, init=trained))]) == []
 
 
 def test_parts_that_a_run_does_not_start_from_may_differ(trained, make_config):

@@ -496,6 +496,8 @@ class Allows(Counter):
             return {"time": obs, "action_mask": self.mask()}, {}
         if self.wrong == "missing" or (self.wrong == "later" and self.time == 2):
             return obs, {"other": 1}
+        if self.wrong == "None":
+            return obs, None
         mask = self.mask()[:-1] if self.wrong == "short" else self.mask()
         if self.wrong == "nan" and self.time == 2:
             obs = obs * np.nan

@@ -108,9 +108,9 @@ class Cycles(Hand):
 class Masked(Hand):
     """Has action masks by its clock and the agent's index, in observations or in infos."""
 
-    def __init__(self, where="obs"):
+    def __init__(self, where="obs", empty=False):
         super().__init__()
-        self.where = where
+        self.where, self.empty = where, empty
 
     def observation_space(self, agent):
         space = super().observation_space(agent)
@@ -121,7 +121,7 @@ class Masked(Hand):
 
     def mask(self, agent):
         mask = np.zeros(self.choices[agent], np.int8)
-        mask[self.time % self.choices[agent]] = 1
+        mask[self.time % self.choices[agent]] = not self.empty
         return mask
 
     def observe(self, agent, action=0):
@@ -139,6 +139,8 @@ class Masked(Hand):
         return *rest, self.fill(infos)
 
     def fill(self, infos):
+        if self.where == "None":
+            return None
         if self.where == "info":
             return {agent: {"action_mask": self.mask(agent)} for agent in infos}
         return infos

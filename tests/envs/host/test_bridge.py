@@ -29,7 +29,7 @@ from purejaxppo import load_config, make_train, restore
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.files import compare
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import registry
+from purejaxppo.envs import families, registry
 from purejaxppo.envs.base import Env
 from purejaxppo.envs.host import envpool
 from purejaxppo.envs.host.bridge import HostEnv
@@ -544,9 +544,22 @@ def test_flags_are_added_to_the_options_of_a_config():
 def test_speed_options_may_change_on_resume():
     old = load_config("pong.yaml")
     new = load_config("pong.yaml", {"env.options": {**old.env.options, "num_threads": 2}})
-    assert compare(old, new) == ([], [])
+    assert compare(old, new, registry.free_options(new.env)) == ([], [])
     other = load_config("pong.yaml", {"env.options": {**old.env.options, "noop_max": 1}})
-    assert compare(old, other) == (["env.options"], [])
+    assert compare(old, other, registry.free_options(new.env)) == (["env.options"], [])
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("name", [name for name in families.declared() if name != "envpool"])
+def test_free_options_are_options_of_their_family(name):
+    family = families.load(name)
+    assert set(family.free_options) <= set(family.options)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("name", ["jax/walk.py:Walk", "dummy/vector"])
+def test_an_option_of_a_task_is_not_free(name):
+    assert not registry.free_options(EnvConfig(name=name, options={"timeout": 4.0}))
 
 
 REFUSED = {
@@ -570,6 +583,10 @@ def test_an_unknown_environment_gets_a_one_sentence_error(name, tmp_path, capsys
 OPTIONS = [
     ("envpool/Pong-v5", {"frame_skp": 2}, "Did you mean 'frame_skip'"),
     ("envpool/Pong-v5", {"episodic_life": 3}, "wrong type. The default of envpool"),
+    ("envpool/Pong-v5", {"episodic_life": "yes"}, "episodic_life = 'yes': wrong type"),
+    ("envpool/Pong-v5", {"frame_skip": 2.5}, "frame_skip = 2.5: wrong type"),
+    ("envpool/Pong-v5", {"frame_skip": [4]}, "wrong type"),
+    ("envpool/CartPole-v1", {"num_threads": -1}, "must be at least 0"),
     (
         "gymnasium/CartPole-v1",
         {"workers": "fibre"},

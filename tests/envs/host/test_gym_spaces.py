@@ -158,3 +158,17 @@ def test_mask_values_other_than_0_and_1_are_an_error_for_every_dtype():
         assert f"action_mask{value}, but its space (action_mask) contains" in str(caught.value)
         with pytest.raises(MakeError, match="game: the action_mask from step has the value"):
             mask_in({"action_mask": mask}, TWO, "game", "step")
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "expected"),
+    [
+        (spaces.Discrete(201, start=-100), np.int8(100), 200),
+        (spaces.Discrete(60_000, start=-30_000), np.int16(29_000), 59_000),
+        (spaces.Discrete(10, start=-2), np.uint8(3), 5),
+        (spaces.Discrete(3, start=5), 7, 2),
+    ],
+)
+def test_choices_of_small_dtypes_do_not_wrap_around(space, value, expected):
+    assert space.contains(value)
+    assert encoder(space)(value) == expected

@@ -284,3 +284,9 @@ def test_a_stack_of_frames_without_pixels_gets_a_warning():
     config = EnvConfig(name="gymnasium/CartPole-v1", options={"frame_stack": 3})
     (line,) = registry.warnings_of(config, registry.make(config, 1).spec)
     assert line.startswith("env.options.frame_stack = 3 has no effect without env.options.pixels")
+
+
+def test_a_reset_setting_has_no_effect_on_the_host():
+    config = EnvConfig(name="gymnasium/CartPole-v1", reset="every_step")
+    (line,) = registry.warnings_of(config, registry.make(config, 1).spec)
+    assert line == "env.reset = every_step has no effect: gymnasium/CartPole-v1 runs on the host."

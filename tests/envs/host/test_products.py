@@ -169,6 +169,7 @@ def test_an_action_mask_in_the_observation_is_used_as_the_mask():
             {"wrong": "short"},
             r"the action_mask from reset has 2 elements, expected 3: one per choice\. Correct it",
         ),
+        ({"wrong": "None"}, r"in every info, but the info from reset has no keys\. Add it"),
         ({"kind": "box"}, r"env\.options\.mask = true needs discrete actions\. Use false\.$"),
     ],
 )

@@ -793,3 +793,13 @@ def test_an_environment_that_does_nothing_repeats_its_first_observation(kind):
             assert rows.obs.tolist() == first and rows.reward.tolist() == [0, 0, 0]
             assert not rows.terminated.any() and not rows.truncated.any()
         assert (pool.kind, pool.num_workers) == (kind, 2)
+
+
+@pytest.mark.parametrize(("limit", "pairs"), [(0, 3), (8, 4)])
+def test_time_limits_count_steps_of_the_environment_not_of_a_wrapper(limit, pairs):
+    """The class declares a limit of five steps; the wrapper takes two at once."""
+    skip = [{"MaxAndSkipObservation": {"skip": 2}}]
+    env = example("SaysOnly", limit=limit, wrappers=skip)()
+    env.reset(seed=0)
+    truncated = [env.step(0)[3] for _ in range(pairs)]
+    assert truncated == [False] * (pairs - 1) + [True]
