@@ -77,9 +77,9 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def program(path: str) -> str:
-    """Return the path of a program, as the type of a flag."""
+    """Check that a program exists, and return its path; the type of a flag."""
     if not shutil.which(path):
-        raise argparse.ArgumentTypeError(f"{path} is not a program")
+        raise argparse.ArgumentTypeError(f"{path}: no such program")
     return path
 
 

@@ -102,7 +102,7 @@ def make_parts(
     if change is None:
         return parts
     if not isinstance(changed := change(parts), Parts):
-        raise ValueError(f"parts: the function returns {changed!r}. It must return the parts.")
+        raise ValueError(f"parts: the function returns {changed!r}. It must return Parts.")
     return changed
 
 

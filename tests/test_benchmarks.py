@@ -298,7 +298,7 @@ def test_an_invalid_option_of_the_ablations_gets_a_one_sentence_error(
         ("learning", ["cartpol"], "Did you mean 'cartpole.yaml'?"),
         ("learning", ["cartpol", "--minutes", "1"], "Did you mean 'cartpole.yaml'?"),
         ("learning", [], "no config given"),
-        ("host", ["--peer-python", "/no/python"], "/no/python is not a program"),
+        ("host", ["--peer-python", "/no/python"], "/no/python: no such program"),
     ],
 )
 def test_wrong_arguments_of_benchmarks_get_an_error(monkeypatch, capsys, script, flags, message):

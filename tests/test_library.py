@@ -325,7 +325,7 @@ def test_a_raising_callback_gets_a_one_sentence_error_after_a_save(callback):
     function = getattr(callback, method, callback)
     after = r"Saved at \d+ steps in run\. Fix the cause, then run the same command to resume\."
     if callback is FailsAtTheEnd:
-        after = r"The run is complete and saved in run\. The same command does not repeat this\."
+        after = r"run is complete and saved\. The same command does not repeat the failed step\."
     assert re.fullmatch(
         rf"callback {callback.__name__}.{method}: line "
         rf"{function.__code__.co_firstlineno + 1} of \S*/test_library.py raises (KeyError: 'lost'|"
@@ -573,7 +573,7 @@ def test_functions_of_an_agent_take_a_run(trained):
     with pytest.raises(ValueError, match=r"^'run' is a path\. Pass purejaxppo\.load\(path\)"):
         evaluate("run")
     for seed in (2**40, 1.5, "a"):
-        for function in (evaluate, lambda run, **given: video(run, "x.gif", **given)):
+        for function in (evaluate, lambda run, **options: video(run, "x.gif", **options)):
             with pytest.raises(ValueError, match=r"^seed = .*: must be a whole number from -2\^31"):
                 function(trained, seed=seed)
 

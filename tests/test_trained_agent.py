@@ -112,9 +112,9 @@ def test_a_batch_of_another_size_needs_a_reset_only_with_a_carry(make_agent):
 
 def test_an_empty_batch_and_a_wrong_start_get_a_one_sentence_error(make_agent):
     agent = make_agent("gymnax/Pendulum-v1", rnn="gru", rnn_size=4)
-    with pytest.raises(ValueError, match=r"^obs: the batch has no observations\.$"):
+    with pytest.raises(ValueError, match=r"^obs: the batch is empty\. Pass at least one"):
         agent.act(np.zeros((0, 3)))
-    with pytest.raises(ValueError, match=r"^start has shape \[3\], but must be \[\] or \[5\]"):
+    with pytest.raises(ValueError, match=r"^start has shape \[3\]\. It must be \[\] or \[5\]"):
         agent.act(np.zeros((5, 3)), start=np.ones(3))
     assert agent.act(np.zeros((5, 3)), start=np.ones(5)).shape == (5, 1)
 

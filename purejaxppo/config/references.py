@@ -84,7 +84,8 @@ def name_of(target: Any) -> str:
     Functions and classes at the top level of a module can be loaded from a string. Instances, local
     functions and classes, and those of the running script cannot.
     """
-    is_named = hasattr(target, "__qualname__") and target.__module__ is not None  # list.append
+    # Methods of built-in objects have no module.
+    is_named = hasattr(target, "__qualname__") and target.__module__ is not None
     kind = target if is_named else type(target)
     module, name = kind.__module__, kind.__qualname__
     loaded = sys.modules.get(module)

@@ -61,7 +61,7 @@ def family_of(config: EnvConfig) -> Family | None:
 
 
 def free_options(config: EnvConfig) -> Collection[str]:
-    """Return the names of options without effect on results, which may change on resume."""
+    """Return the names of options that do not affect results, which may change on resume."""
     family = family_of(config)
     return () if family is None else family.free_options
 
@@ -181,7 +181,7 @@ def warnings_of(config: EnvConfig, spec: EnvSpec) -> list[str]:
             f"declare them in the action space."
         )
     if family is not None and family.on_host and config.reset != "auto":
-        lines.append(f"env.reset = {config.reset} has no effect: {config.name} runs on the host.")
+        lines.append(f"env.reset = {config.reset} has no effect on host simulators.")
     has_stack = "frame_stack" in config.options and "pixels" not in config.options
     if has_stack and str(config.name).startswith("gymnasium/"):
         lines.append(

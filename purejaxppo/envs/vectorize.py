@@ -170,7 +170,7 @@ class VectorEnv(Env):
         valid = ~(state.done | diverged)
         reset_again = jnp.zeros_like(valid)
         if self.fresh_every_step:
-            reset_again = ~valid & ~bounded(fresh_obs)
+            reset_again = ~valid & ~bounded(fresh_obs)  # networks must not see NaN
             fresh_obs = select(reset_again, zero_floats(fresh_obs), fresh_obs)
         values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
@@ -261,7 +261,7 @@ def select(mask: jax.Array, on_true: T, on_false: Tree) -> T:
 
 
 def zero_floats(tree: T) -> T:
-    """Return arrays with zeros instead of floats."""
+    """Replace arrays of floats by zeros."""
     return jax.tree.map(
         lambda x: jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
     )

@@ -155,7 +155,8 @@ class Agent:
         statistics = getattr(self.state, "reward_stats", None)
         if any(np.ndim(x) for x in jax.tree.leaves(statistics)):
             raise ValueError(
-                f"{operation}: the state is of several agents. Select a seed with result.seed(i)."
+                f"{operation}: the agent's state has several seeds, as after jax.vmap. Select a "
+                f"seed with result.seed(i)."
             )
 
     def act(
@@ -289,7 +290,7 @@ class Acting:
         rows = self._converter.rows(obs)
         size, before = len(rows.present), self._present
         if not size:
-            raise ValueError("obs: the batch has no observations.")
+            raise ValueError("obs: the batch is empty. Pass at least one observation.")
         if self._policy.recurrent and before is not None and len(before) != size:
             raise ValueError(
                 f"obs: a batch of {size} observations follows one of {len(before)}. Call "
@@ -300,7 +301,7 @@ class Acting:
         # The episode of an absent agent starts when the agent appears.
         starts = np.asarray(~before if start is None else start, bool)
         if starts.shape not in ((), (size,)):
-            raise ValueError(f"start has shape {list(starts.shape)}, but must be [] or [{size}].")
+            raise ValueError(f"start has shape {list(starts.shape)}. It must be [] or [{size}].")
         starts = np.broadcast_to(starts, (size,))
         self._present = rows.present
         if deterministic not in self._steps:

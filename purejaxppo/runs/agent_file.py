@@ -89,8 +89,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         ValueError: the file does not exist, is corrupt, or has another format.
     """
     if not path.is_file():
-        problem = "is a folder; give a file" if path.is_dir() else "no such file"
-        raise ValueError(f"{path}: {problem}.")
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder. Give a file.")
+        raise ValueError(f"{path}: no such file.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -92,7 +92,7 @@ def save_first(run: Training) -> str:
     steps, saved = run.progress.env_steps, run.checkpoints.finished()
     folder = short_path(run.run_dir)
     if saved == steps and run.finished:
-        return f"The run is complete and saved in {folder}. The same command does not repeat this."
+        return f"{folder} is complete and saved. The same command does not repeat the failed step."
     if saved is None:
         outcome, action = f"No checkpoint could be saved in {folder}", "start again"
     elif saved == steps:

@@ -15,7 +15,7 @@ import numpy as np
 from purejaxppo.config.files import flatten, load_config, with_env_change
 from purejaxppo.config.hints import did_you_mean, format_number, python_names, short_path
 from purejaxppo.config.installation import install
-from purejaxppo.config.plain import seed_of, user_path
+from purejaxppo.config.plain import seed_of, user_path, whole
 from purejaxppo.config.references import CodeRef
 from purejaxppo.config.run_files import load_members
 from purejaxppo.config.schema import Config, is_list
@@ -202,8 +202,10 @@ class Run:
         """
         from purejaxppo.runs.tournament import rate
 
+        if (count := whole(games)) is None or count < 2 or count % 2:
+            raise ValueError(f"games = {games!r}: must be even and at least 2.")
         with python_messages():
-            return rate(self.run_dir, games=games, member=member, seed=seed_of(seed))
+            return rate(self.run_dir, games=count, member=member, seed=seed_of(seed))
 
     def _rows(self) -> list[Row]:
         return read_csv(self.run_dir / "metrics.csv")

@@ -27,8 +27,8 @@ class Progress:
     unlogged: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     """Metrics [M] since the last row, by name; {} if empty."""
     env_metrics: list[list[str]] | None = None
-    """Name and reduction of the environment's metrics; None in checkpoints of version
-    0.3.0 and before."""
+    """Name and reduction of each metric of the environment; None in checkpoints up to version
+    0.3.0."""
     stopped: str = ""
     """Reason why a callback ended the run; "" otherwise."""
     before_failure: int | None = None

@@ -73,15 +73,15 @@ class TrainResult(NamedTuple):
         """Return one seed of a vmapped result.
 
         Raises:
-            ValueError: the result is not vmapped over one axis, or has no such seed.
+            ValueError: the result is not vmapped over one axis, or the index is out of range.
         """
         shape = np.shape(self.curves.env_steps)[:-1]
         if len(shape) != 1:
             raise ValueError(
-                f"seed({index}): the result has {len(shape)} axes of seeds. seed needs one axis."
+                f"seed({index!r}): the result has {len(shape)} axes of seeds instead of one."
             )
         if (number := whole(index)) is None or not 0 <= number < shape[0]:
-            raise ValueError(f"seed = {index}: unknown seed. Use 0 to {shape[0] - 1}.")
+            raise ValueError(f"seed({index!r}): unknown index. Use 0 to {shape[0] - 1}.")
         return jax.tree.map(lambda x: x[number], self)
 
 
@@ -104,11 +104,9 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     if unknown:
         known = ", ".join(sorted(key.removeprefix("ppo.") for key in TUNABLE))
         raise ValueError(f"{unknown[0]} is not a tunable number. Tunable: {known}")
-    coefs = changes.get("term_coefs", hp.term_coefs)
-    if not isinstance(coefs, Sequence) or len(coefs) != len(hp.term_coefs):
+    if len(changes.get("term_coefs", hp.term_coefs)) != len(hp.term_coefs):
         raise ValueError(
-            f"term_coefs must be a list of {len(hp.term_coefs)} arrays, one for each entry of "
-            f"ppo.terms"
+            f"term_coefs must have {len(hp.term_coefs)} arrays, one for each entry of ppo.terms"
         )
     arrays: dict[str, Any] = {
         name: tuple(jnp.asarray(x, jnp.float32) for x in value)

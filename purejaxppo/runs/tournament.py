@@ -161,7 +161,7 @@ def rate(
     folder = Path(run).absolute()
     if games < 2 or games % 2:
         raise ValueError(
-            f"{games} games per pair: the number must be even and at least 2, because each player "
+            f"--episodes = {games}: must be even and at least 2 with --elo, because each player "
             f"begins half of the games"
         )
     agents = restore_all(folder)

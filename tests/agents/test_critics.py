@@ -200,8 +200,8 @@ def test_values_stay_almost_the_same_when_the_range_grows(key):
 def test_the_critic_head_is_rearranged_under_any_policy_name():
     critic, head = critics.make(PPOConfig(critic="hl_gauss")), jnp.arange(float(critics.BINS))
     policy = {"actor": {}, "critic": {"kernel": head[None], "bias": head}}
-    own = {"own": {"kernel": head}, "terms": policy}  # parameters of an auxiliary loss
-    params = dict.fromkeys(("torso", "critic"), policy) | own
+    others = {"own": {"kernel": head}, "terms": policy}  # parameters of an auxiliary loss
+    params = dict.fromkeys(("torso", "critic"), policy) | others
     moved = critic.preserve(params, stats_after(-1.0, 1.0), stats_after(-1.0, 5.0))
     for name in ("torso", "critic"):  # each new bin has the logit of the one it is at
         np.testing.assert_array_equal(moved[name]["critic"]["kernel"][0, 25:76], head[::2])

@@ -399,7 +399,7 @@ class Ones:
 
 
 @pytest.mark.parametrize(("name", "reduction", "expected"), [("n", "sum", 4), ("m", "mean", 1)])
-def test_metrics_of_another_reduction_or_name_start_anew_on_resume(
+def test_metrics_of_another_reduction_or_name_restart_on_resume(
     name, reduction, expected, tmp_path
 ):
     """The first run stops between two rows, within episodes."""

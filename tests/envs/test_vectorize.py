@@ -341,7 +341,7 @@ def test_a_start_that_has_diverged_does_not_replace_an_old_one(num_envs):
     assert changed == pytest.approx(8 * env.fresh_per_rollout / 4, rel=0.35)
 
 
-def test_a_start_that_has_diverged_is_drawn_again():
+def test_a_start_that_has_diverged_is_sampled_again():
     """Each reset row is followed by another one until a start is finite."""
     env = VectorEnv(BrokenStarts(), 256, fresh_every_step=True)
     state, _ = env.reset(KEY)

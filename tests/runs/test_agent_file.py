@@ -146,16 +146,16 @@ def test_a_batch_of_seeds_is_not_one_agent(config, result):
 
 @pytest.mark.parametrize("index", [2, -1, 0.5, "0"])
 def test_an_unknown_seed_of_a_result_is_an_error(index, result):
-    with pytest.raises(ValueError, match=r"^seed = .*: unknown seed\. Use 0 to 1\.$"):
+    with pytest.raises(ValueError, match=r"^seed\(.*\): unknown index\. Use 0 to 1\.$"):
         result.seed(index)
-    with pytest.raises(ValueError, match=r"^seed\(0\): the result has 0 axes of seeds\."):
+    with pytest.raises(ValueError, match=r"^seed\(0\): the result has 0 axes of seeds instead"):
         result.seed(1).seed(0)
 
 
 def test_a_folder_is_not_a_file(agent, tmp_path):
     with pytest.raises(ValueError, match=r"is a folder\. Give a file\.$"):
         agent.save(tmp_path)
-    with pytest.raises(ValueError, match=r"is a folder; give a file\.$"):
+    with pytest.raises(ValueError, match=r"is a folder\. Give a file\.$"):
         Agent.load(tmp_path)
 
 

@@ -41,7 +41,7 @@ OPTIONS = {
 }
 """Options of all engines."""
 FREE_OPTIONS = ("port", "restarts", "show", "timeout")
-"""Options of all engines without effect on results."""
+"""Options of all engines that do not affect results."""
 NOT_OPTIONS = {
     "instances": (
         "unknown option. env.num_envs sets the number of games. Evaluations start at most as many "

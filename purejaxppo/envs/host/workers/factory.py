@@ -92,7 +92,7 @@ class GymnasiumSpec:
             env = _wrapped(wrapper, with_copies(env))
         for wrapper in _wrappers_of(env):
             _check_wrapper(type(wrapper), f"env.name = gymnasium/{self.name}")
-        env = with_time_limit(env)  # of a wrapper
+        env = with_time_limit(env)  # that a wrapper declares
         if self.pixels:
             env = Pixels(env, self.pixels, self.frame_stack)
         if self.mask:
