@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import runs
+from support.own_code import Walk
 from support.runs import setup_of
 from support.trees import assert_same
 
+import purejaxppo
 from purejaxppo import restore
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
@@ -222,3 +224,21 @@ def test_optuna_marks_a_setting_without_a_score_as_failed():
     states = [trial.state for trial in search._study.trials[:2]]
     assert states == [optuna.trial.TrialState.FAIL, optuna.trial.TrialState.COMPLETE]
     assert search._study.best_value == -59.0
+
+
+class NanStarts(Walk):
+    """One of eight episodes starts with NaN, but none of the first ones of the run."""
+
+    def reset(self, key):
+        state, obs = super().reset(key)
+        bad = jax.random.uniform(jax.random.fold_in(key, 2)) < 1 / 8
+        return state, jnp.where(bad, jnp.nan, obs)
+
+
+def test_starts_with_nan_are_counted_and_do_not_end_a_run(tmp_path):
+    settings = runs.SMALL_WALK | {"env.name": NanStarts(), "total_timesteps": 2048}
+    run = purejaxppo.train("cartpole.yaml", run_dir=tmp_path, quiet=True, **settings)
+    metrics = run.metrics
+    assert set(metrics["charts/finite"]) == {1} and run.last.env_steps > 1500
+    diverged, episodes = (np.nansum(metrics[f"charts/{x}"]) for x in ("diverged", "episodes"))
+    assert diverged / (diverged + episodes) == pytest.approx(1 / 8, abs=0.04)

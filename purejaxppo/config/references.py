@@ -84,8 +84,8 @@ def name_of(target: Any) -> str:
     Functions and classes at the top level of a module can be loaded from a string. Instances, local
     functions and classes, and those of the running script cannot.
     """
-    # Methods of built-in objects have no module.
-    is_named = hasattr(target, "__qualname__") and target.__module__ is not None
+    # Methods of built-in classes and objects have no module.
+    is_named = hasattr(target, "__qualname__") and getattr(target, "__module__", None)
     kind = target if is_named else type(target)
     module, name = kind.__module__, kind.__qualname__
     loaded = sys.modules.get(module)

@@ -166,12 +166,18 @@ class VectorEnv(Env):
         next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         task, out = self._advance(step_key, state.task, action)
-        diverged = ~state.done & ~bounded((out.reward, out.obs))
-        valid = ~(state.done | diverged)
-        reset_again = jnp.zeros_like(valid)
+        reset_again = jnp.zeros_like(state.done)
         if self.fresh_every_step:
-            reset_again = ~valid & ~bounded(fresh_obs)  # networks must not see NaN
+            ok = bounded(select(state.done, fresh_obs, out.obs))  # one pass over both
+            diverged = ~state.done & ~(ok & bounded(out.reward))
+            fresh_ok = jax.lax.cond(
+                jnp.any(diverged), bounded, lambda obs: jnp.ones_like(ok), fresh_obs
+            )
+            reset_again = (state.done & ~ok) | (diverged & ~fresh_ok)
             fresh_obs = select(reset_again, zero_floats(fresh_obs), fresh_obs)
+        else:
+            diverged = ~state.done & ~bounded((out.reward, out.obs))
+        valid = ~(state.done | diverged)
         values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
@@ -181,7 +187,7 @@ class VectorEnv(Env):
             terminated=terminated,
             truncated=truncated,
             valid=valid,
-            diverged=diverged,
+            diverged=diverged | reset_again,
             metrics=metrics.masked(values, valid),
         )
         state = state.replace(

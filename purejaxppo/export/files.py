@@ -132,6 +132,7 @@ def export(
     """
     if (size := whole(batch)) is None or size < 1:
         raise ValueError(f"batch = {batch!r}: must be a whole number of at least 1.")
+    batch = size
     check_target(path, engine=engine, force=force)
     path, agent = Path(path), agent_of(agent)
     agent.check_single("export", "this run", "agent.member(i)")

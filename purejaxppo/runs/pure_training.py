@@ -70,16 +70,14 @@ class TrainResult(NamedTuple):
         return f"<TrainResult: curves {list(np.shape(self.curves.env_steps))}>"
 
     def seed(self, index: int) -> "TrainResult":
-        """Return one seed of a vmapped result.
+        """Return one seed of a vmapped result, or an entry of its first axis.
 
         Raises:
-            ValueError: the result is not vmapped over one axis, or the index is out of range.
+            ValueError: the result is not vmapped, or the index is out of range.
         """
         shape = np.shape(self.curves.env_steps)[:-1]
-        if len(shape) != 1:
-            raise ValueError(
-                f"seed({index!r}): the result has {len(shape)} axes of seeds instead of one."
-            )
+        if not shape:
+            raise ValueError(f"seed({index!r}): the result has only one seed. Use its agent.")
         if (number := whole(index)) is None or not 0 <= number < shape[0]:
             raise ValueError(f"seed({index!r}): unknown index. Use 0 to {shape[0] - 1}.")
         return jax.tree.map(lambda x: x[number], self)
@@ -104,7 +102,8 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     if unknown:
         known = ", ".join(sorted(key.removeprefix("ppo.") for key in TUNABLE))
         raise ValueError(f"{unknown[0]} is not a tunable number. Tunable: {known}")
-    if len(changes.get("term_coefs", hp.term_coefs)) != len(hp.term_coefs):
+    coefs = changes.get("term_coefs", hp.term_coefs)
+    if not hasattr(coefs, "__len__") or len(coefs) != len(hp.term_coefs):
         raise ValueError(
             f"term_coefs must have {len(hp.term_coefs)} arrays, one for each entry of ppo.terms"
         )

@@ -82,6 +82,8 @@ def load(setup: Setup, parts: Parts) -> Source:
     """
     config = setup.config
     if setup.init is not None:
+        if not setup.init.members:
+            setup.init.check_single("init", "this agent")
         source = Source(setup.init, "init")
     else:
         folder = located(config.init_from)

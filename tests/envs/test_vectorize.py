@@ -346,15 +346,28 @@ def test_a_start_that_has_diverged_is_sampled_again():
     env = VectorEnv(BrokenStarts(), 256, fresh_every_step=True)
     state, _ = env.reset(KEY)
     state, out = jax.jit(env.step)(KEY, state, jnp.full(256, END))
-    resets = []
+    resets, reported = [], np.zeros(256)
     for key in jax.random.split(KEY, 24):
         state, out = jax.jit(env.step)(key, state, jnp.full(256, STAY))
         assert np.isfinite(out.obs).all()
         resets.append(~np.asarray(out.valid))
+        reported += out.diverged
     first = np.argmin(resets, axis=0)  # number of resets until the start is finite
     done = first > 0
     np.testing.assert_array_equal(np.sum(resets, axis=0)[done], first[done])
+    np.testing.assert_array_equal(reported[done], first[done] - 1)  # all but the last
     assert first[done].mean() == pytest.approx(4, rel=0.25) and done.sum() > 250
+
+
+def test_a_diverged_episode_is_followed_by_resets_until_a_start_is_finite():
+    env = VectorEnv(BrokenStarts(), 256, fresh_every_step=True)
+    state, _ = env.reset(KEY)
+    state, out = jax.jit(env.step)(KEY, state, jnp.full(256, NAN_OBS))
+    assert out.diverged.all() and np.isfinite(out.obs).all()
+    again = np.asarray(state.done)
+    assert again.mean() == pytest.approx(0.75, abs=0.1)
+    state, out = jax.jit(env.step)(KEY, state, jnp.full(256, STAY))
+    np.testing.assert_array_equal(out.valid, ~again)
 
 
 def test_diverged_episodes_are_counted_in_the_rollout():

@@ -256,6 +256,24 @@ def test_masks_of_pettingzoo_are_part_of_the_observation(where):
     np.testing.assert_array_equal(out.obs["action_mask"][2], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
 
 
+class BadStarts(Hand):
+    """Half of the episodes start with NaN for one agent."""
+
+    def reset(self, key):
+        t, (first, *others) = super().reset(key)
+        return t, (jnp.where(jax.random.bernoulli(key), jnp.nan, first), *others)
+
+
+def test_a_start_with_nan_is_not_used_by_any_agent():
+    _, out = play(lift(BadStarts(), 32), jnp.zeros((24, 96), jnp.int32))
+    assert np.isfinite(out.obs["obs"]).all()
+    diverged, valid = (np.asarray(x).reshape(24, 32, 3) for x in (out.diverged, out.valid))
+    ended = ~valid.any(axis=2)[:-1] & valid.any(axis=2)[1:]
+    assert valid[1:][ended].all()  # all agents begin together
+    counted = diverged[1:].any(axis=2)  # without the first states of the run
+    assert counted.any() and (diverged[1:] == counted[..., None]).all()
+
+
 class Empty(Hand):
     """No agent's mask allows an action."""
 

@@ -137,18 +137,26 @@ def test_a_batch_of_seeds_without_members_is_not_saved(config, result, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_batch_of_seeds_is_not_one_agent(config, result):
-    batch = Agent(config, result.agent)
-    for function in (lambda: batch.act(OBS), batch.controller, lambda: evaluate(batch, 2)):
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda agent: agent.act(OBS),
+        lambda agent: agent.controller(),
+        lambda agent: evaluate(agent, 2),
+        lambda agent: make_train(agent.config, init=agent),
+    ],
+)
+def test_a_batch_of_seeds_is_not_one_agent(function, config, result):
+    for state in (result.agent, result.agent.agent):
         with pytest.raises(ValueError, match=r"Select a seed with result\.seed\(i\)\.$"):
-            function()
+            function(Agent(config, state))
 
 
 @pytest.mark.parametrize("index", [2, -1, 0.5, "0"])
 def test_an_unknown_seed_of_a_result_is_an_error(index, result):
     with pytest.raises(ValueError, match=r"^seed\(.*\): unknown index\. Use 0 to 1\.$"):
         result.seed(index)
-    with pytest.raises(ValueError, match=r"^seed\(0\): the result has 0 axes of seeds instead"):
+    with pytest.raises(ValueError, match=r"^seed\(0\): the result has only one seed"):
         result.seed(1).seed(0)
 
 

@@ -795,11 +795,11 @@ def test_an_environment_that_does_nothing_repeats_its_first_observation(kind):
         assert (pool.kind, pool.num_workers) == (kind, 2)
 
 
-@pytest.mark.parametrize(("limit", "pairs"), [(0, 3), (8, 4)])
-def test_time_limits_count_steps_of_the_environment_not_of_a_wrapper(limit, pairs):
+@pytest.mark.parametrize(("limit", "steps"), [(0, 5), (8, 4)])
+def test_limits_count_steps_of_the_policy_if_declared_and_of_the_environment_if_set(limit, steps):
     """The class declares a limit of five steps; the wrapper takes two at once."""
     skip = [{"MaxAndSkipObservation": {"skip": 2}}]
     env = example("SaysOnly", limit=limit, wrappers=skip)()
     env.reset(seed=0)
-    truncated = [env.step(0)[3] for _ in range(pairs)]
-    assert truncated == [False] * (pairs - 1) + [True]
+    truncated = [env.step(0)[3] for _ in range(steps)]
+    assert truncated == [False] * (steps - 1) + [True]

@@ -87,12 +87,11 @@ class GymnasiumSpec:
         # A copy, because the environment may change lists and mappings in its arguments.
         options = copy.deepcopy(self.options)
         env = self._unwrapped(options | ({"render_mode": render_mode} if render_mode else {}))
-        env = with_time_limit(env)
         for wrapper in self.wrappers:
             env = _wrapped(wrapper, with_copies(env))
         for wrapper in _wrappers_of(env):
             _check_wrapper(type(wrapper), f"env.name = gymnasium/{self.name}")
-        env = with_time_limit(env)  # that a wrapper declares
+        env = with_time_limit(env)
         if self.pixels:
             env = Pixels(env, self.pixels, self.frame_stack)
         if self.mask:
