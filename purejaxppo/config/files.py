@@ -112,7 +112,7 @@ def find_config(name: str) -> Path:
     close = str(files[0]) if files else f"{library}.yaml" if library else ""
     hint = f"Did you mean '{close}'?" if close else "`purejaxppo list configs` lists all configs."
     problem = "is a folder" if path.is_dir() else "no such file or config"
-    raise ValueError(f"{name}: {problem}. {hint}")
+    raise ValueError(f"--config {name}: {problem}. {hint}")
 
 
 def load_config(

@@ -111,7 +111,7 @@ def test_an_option_may_be_a_whole_float_where_its_default_is_an_int():
         (True, 3, "True: must be a whole number"),
         (1, True, "1: must be true or false"),
         (True, 0.5, "True: must be a number"),
-        (1, "x", "1: must be a string"),
+        (1, "x", "1: must be a string. Write '1'"),
         (1, [2], "1: must be a list, such as [2]"),
     ]:
         with pytest.raises(ValueError, match=rf"^env.options.a = {re.escape(words)}\.?$"):

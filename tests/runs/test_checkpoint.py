@@ -558,7 +558,7 @@ def test_the_first_checkpoint_of_a_run_is_verified_after_writing(two_checkpoints
     checkpoints.close()
 
 
-NAMES = ["lr=[1e-3]", "[a]", "a\\b", "a*b", "a?b", "{x}", "a b", "a\nb", "größe", "~", "%s"]
+NAMES = ["lr=[1e-3]", "[a]", "a\\b", "a*b", "a?b", "{x}", "a b", "a\nb", "größe", "~b", "%s"]
 NAMES += ["$HOME", "-dash", "up/../over", "\udcff"]
 
 

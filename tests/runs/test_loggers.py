@@ -91,7 +91,7 @@ def test_a_killed_run_continues_in_wandb_at_the_step_of_its_checkpoint(
     for step in (10, 20, 30, 40):
         logger.write(rows_at(step, 1.0))
         if step == 20:
-            logger.video(Path("20.mp4"), 20)
+            logger.video(Path("20.mp4"), [20])
             saved.append(step)
     # Killed here: no close, and no checkpoint after 20 steps. The rest is the resumed run.
     logger = begin()
@@ -259,7 +259,7 @@ def test_tensorboard_files_hold_the_config_its_hyperparameters_and_videos(tmp_pa
     state = jax.device_get(task.reset(jax.random.key(0))[0])
     video.record(task, [state] * 20, path)
     logger = TensorBoardLogger(tmp_path / "board", 0, make_config(ppo={"gamma": 0.875}))
-    logger.video(path, 10)
+    logger.video(path, [10])
     logger.close()
     found = {v.tag: v for event in events(tmp_path / "board") for v in event.summary.value}
     assert b"gamma: 0.875" in found["config/text_summary"].tensor.string_val[0]
