@@ -378,9 +378,9 @@ def evaluate(
         raise ValueError(f"episodes = {episodes}: must be at most {MOST_EPISODES}")
     seed = seed_of(seed)
     agent = agent_of(agent).with_env(env, **changes)
-    if not agent.members:
-        agent.check_single("evaluate", "this agent")
     check_settings(AHEAD_OF_TIME)
+    if not agent.members:  # several agents are evaluated together, but not seeds of jax.vmap
+        agent.check_single("evaluate", "this agent")
     setup = replace(resolve(agent.config, members=agent.members), devices=tuple(jax.devices()))
     try:
         return _evaluate(agent, setup, episodes, seed, deterministic)
