@@ -259,7 +259,7 @@ def test_tensorboard_files_hold_the_config_its_hyperparameters_and_videos(tmp_pa
     state = jax.device_get(task.reset(jax.random.key(0))[0])
     video.record(task, [state] * 20, path)
     logger = TensorBoardLogger(tmp_path / "board", 0, make_config(ppo={"gamma": 0.875}))
-    logger.video(path, [10])
+    logger.video(path, 10)
     logger.close()
     found = {v.tag: v for event in events(tmp_path / "board") for v in event.summary.value}
     assert b"gamma: 0.875" in found["config/text_summary"].tensor.string_val[0]
