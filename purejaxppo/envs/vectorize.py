@@ -166,18 +166,13 @@ class VectorEnv(Env):
         next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         task, out = self._advance(step_key, state.task, action)
-        reset_again = jnp.zeros_like(state.done)
-        if self.fresh_every_step:
-            ok = bounded(select(state.done, fresh_obs, out.obs))  # one pass over both
-            diverged = ~state.done & ~(ok & bounded(out.reward))
-            fresh_ok = jax.lax.cond(
-                jnp.any(diverged), bounded, lambda obs: jnp.ones_like(ok), fresh_obs
-            )
-            reset_again = (state.done & ~ok) | (diverged & ~fresh_ok)
-            fresh_obs = select(reset_again, zero_floats(fresh_obs), fresh_obs)
-        else:
-            diverged = ~state.done & ~bounded((out.reward, out.obs))
+        diverged = ~state.done & ~bounded((out.reward, out.obs))
         valid = ~(state.done | diverged)
+        reset_again = jnp.zeros_like(valid)
+        if self.fresh_every_step:
+            reset_again = ~valid & ~bounded(fresh_obs)
+            # Networks must not see NaN.
+            fresh_obs = select(reset_again, zero_floats(fresh_obs), fresh_obs)
         values = metrics.packed(out.metrics, self.spec.metrics, self._metrics_shape)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
