@@ -63,7 +63,8 @@ def family_of(config: EnvConfig) -> Family | None:
 def free_options(config: EnvConfig) -> Collection[str]:
     """Return the names of options that do not affect results, which may change on resume."""
     family = family_of(config)
-    return () if family is None else {*family.free_options, family.workers_option}
+    names = () if family is None else (*family.free_options, family.workers_option)
+    return [name for name in names if name]
 
 
 def on_host(config: EnvConfig) -> bool:

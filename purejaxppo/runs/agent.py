@@ -152,7 +152,8 @@ class Agent:
                 f"{operation}: {run} trained {len(self.members)} agents (seeds or settings of a "
                 f"sweep). Select one with {select}, where i is 0 to {len(self.members) - 1}."
             )
-        if np.ndim(getattr(self.state.obs_stats, "count", 0)):
+        statistics = getattr(self.state, "obs_stats", None)
+        if np.ndim(getattr(statistics, "count", 0)):
             raise ValueError(
                 f"{operation}: the agent's state has several seeds, as after jax.vmap. Select a "
                 f"seed with result.seed(i)."
