@@ -203,7 +203,10 @@ class Run:
         from purejaxppo.runs.tournament import rate
 
         if (count := whole(games)) is None or count < 2 or count % 2:
-            raise ValueError(f"games = {games!r}: must be even and at least 2.")
+            raise ValueError(
+                f"games = {games!r}: must be even and at least 2, because each player begins half "
+                f"of the games."
+            )
         with python_messages():
             return rate(self.run_dir, games=count, member=member, seed=seed_of(seed))
 

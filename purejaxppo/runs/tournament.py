@@ -159,11 +159,6 @@ def rate(
             has several agents and none is selected.
     """
     folder = Path(run).absolute()
-    if games < 2 or games % 2:
-        raise ValueError(
-            f"--episodes = {games}: must be even and at least 2 with --elo, because each player "
-            f"begins half of the games"
-        )
     agents = restore_all(folder)
     config = game_of(agents[0].config)
     agents = [agent if member == -1 else agent.member(member) for agent in agents]

@@ -17,6 +17,7 @@ from purejaxppo.config.files import load_config
 from purejaxppo.envs import registry
 from purejaxppo.runs import elo
 from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.library import load
 from purejaxppo.runs.tournament import Match, game_of
 
 
@@ -181,6 +182,9 @@ def test_an_impossible_rating_gets_a_one_sentence_error(run, capsys, tmp_path):
         return error_of(capsys)
 
     assert "must be even" in message("--run", run, "--elo", "--episodes", 3)
+    for games in (0, 3, 2.5, "4"):
+        with pytest.raises(ValueError, match=r"^games = .*: must be even and at least 2, because"):
+            load(run).elo(games)
     assert "Remove --checkpoint" in message("--run", run, "--elo", "--checkpoint", "last")
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
     assert "no checkpoint has been saved yet" in message("--run", tmp_path, "--elo")
