@@ -96,8 +96,7 @@ class Family:
     """True if a host simulator supports env.randomize and env.curriculum. In JAX, the `parameters`
     of the task define what can vary."""
     free_options: Collection[str] = ()
-    """Options that do not affect results, such as the number of workers: they may change on
-    resume."""
+    """Options that do not affect results, and may change on resume; also `workers_option`."""
     workers_option: str = ""
     """Name of the option with the number of workers or threads that step the environments; "" if
     there is none."""

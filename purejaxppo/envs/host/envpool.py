@@ -372,7 +372,7 @@ FAMILY = Family(
     tasks=task_names,
     make_batch=make,
     requires="envpool",
-    free_options=("num_threads", "thread_affinity_offset"),
+    free_options=("thread_affinity_offset",),
     workers_option="num_threads",
     more_options="EnvPool settings of the task",
 )
