@@ -45,14 +45,14 @@ def check(command: EvaluateFlags, changes: Mapping[str, Any]) -> None:
             "--elo rates all checkpoints of a run with sampled actions. Remove --checkpoint, "
             "--deterministic and --render."
         )
+    if command.elo and changes:
+        raise ValueError(
+            f"--elo does not support settings of the environment. Remove --{next(iter(changes))}."
+        )
     if command.elo and command.episodes % 2:
         raise ValueError(
             f"--episodes = {command.episodes}: must be even with --elo, because each player begins "
             f"half of the games."
-        )
-    if command.elo and changes:
-        raise ValueError(
-            f"--elo does not support settings of the environment. Remove --{next(iter(changes))}."
         )
 
 
