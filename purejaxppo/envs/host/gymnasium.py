@@ -57,7 +57,9 @@ POOL_OPTIONS = {
     ),
     "num_workers": Option(0, "Number of workers; 0: one per CPU core.", low=0),
     "timeout": Option(
-        60.0, "Seconds to wait until an environment is created, reset or stepped.", above=0
+        60.0,
+        "Seconds to wait until a worker has created, reset or stepped all its environments.",
+        above=0,
     ),
 }
 """Options of worker pools."""

@@ -5,7 +5,12 @@ import pytest
 from gymnasium import spaces
 
 from purejaxppo.envs.host.workers.errors import MakeError
-from purejaxppo.envs.host.workers.gym_spaces import encoder, sources
+from purejaxppo.envs.host.workers.gym_spaces import (
+    action_space,
+    encoder,
+    observation_space,
+    sources,
+)
 from purejaxppo.envs.host.workers.masks import mask_in
 
 BYTES = spaces.Box(0, 255, (2,), np.uint8)
@@ -172,3 +177,15 @@ def test_mask_values_other_than_0_and_1_are_an_error_for_every_dtype():
 def test_choices_of_small_dtypes_do_not_wrap_around(space, value, expected):
     assert space.contains(value)
     assert encoder(space)(value) == expected
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Tuple(())])
+@pytest.mark.parametrize(
+    ("convert", "role"), [(observation_space, "observation"), (action_space, "action")]
+)
+def test_a_composite_space_without_parts_is_rejected(space, convert, role):
+    sentence = f"the {role} space contains a {type(space).__name__} without parts."
+    for tried in (space, spaces.Dict({"a": TWO, "b": space})):
+        with pytest.raises(MakeError) as caught:
+            convert(tried)
+        assert str(caught.value) == sentence

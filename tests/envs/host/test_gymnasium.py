@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from dataclasses import replace
 
 import gymnasium
 import jax
@@ -189,6 +190,44 @@ def test_the_limit_of_the_config_replaces_that_of_an_environment():
     config = EnvConfig(name=TimeLimit(Counter(9), 2), max_episode_steps=4)
     assert registry.make(config, 2).spec.max_episode_steps == 4
     assert rewards(config) == [1, 2, 3, 4, 0, 11]
+
+
+def test_the_limit_of_the_config_replaces_that_of_a_registered_function(monkeypatch):
+    entry = EnvSpec("Inner-v0", lambda: TimeLimit(Counter(9), 2))
+    monkeypatch.setitem(gymnasium.registry, "Inner-v0", entry)
+    config = EnvConfig("gymnasium/Inner-v0", max_episode_steps=4, options={"workers": "thread"})
+    assert rewards(config) == [1, 2, 3, 4, 0, 11]
+
+
+def test_a_wrapper_cannot_have_another_limit_than_the_config():
+    options = {"workers": "thread", "wrappers": [{"TimeLimit": {"max_episode_steps": 3}}]}
+    config = EnvConfig(f"gymnasium/{FILE}:Counter", options=options | {"length": 9})
+    assert rewards(config)[:4] == [1, 2, 3, 0]
+    assert rewards(replace(config, max_episode_steps=3))[:4] == [1, 2, 3, 0]
+    with pytest.raises(ValueError) as caught:
+        registry.make(replace(config, max_episode_steps=50), 1)
+    assert str(caught.value) == (
+        "env.options.wrappers: TimeLimit has max_episode_steps = 3, but env.max_episode_steps = "
+        "50. Remove one of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ({"max_episode_steps": 50}, "Use env.max_episode_steps."),
+        ({"disable_env_checker": True}, "Remove it."),
+        ({"id": "CartPole-v0"}, "Remove it."),
+    ],
+)
+def test_arguments_of_gymnasiums_make_are_not_options(option, hint):
+    config = EnvConfig("gymnasium/CartPole-v1", options=option | {"workers": "thread"})
+    (name,) = option
+    with pytest.raises(ValueError) as caught:
+        registry.make(config, 1)
+    assert str(caught.value) == (
+        f"env.options.{name}: not an option of gymnasium/CartPole-v1. {hint}"
+    )
 
 
 class Locked(Counter):

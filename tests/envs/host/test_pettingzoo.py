@@ -7,10 +7,12 @@ import pytest
 pytest.importorskip("pettingzoo")
 
 from mpe2 import simple_spread_v3
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 from support.example_worlds import Constant
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.host.workers.errors import SimulatorError
 
 make_spread = simple_spread_v3.parallel_env
 
@@ -43,3 +45,25 @@ def test_an_environment_takes_no_arguments():
     config = EnvConfig(name=make_spread(), num_envs=6, options={"max_cycles": 3})
     with pytest.raises(ValueError, match=r"which takes no arguments\. Remove max_cycles, or pass"):
         registry.make(config, 6)
+
+
+class BrokenState(BaseParallelWrapper):
+    def state(self):
+        return self.unwrapped.no_such_attribute
+
+
+class WithoutAgents(BaseParallelWrapper):
+    possible_agents = ()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "message"),
+    [
+        (BrokenState, "AttributeError .*no_such_attribute"),
+        (WithoutAgents, r"possible_agents is empty\.$"),
+    ],
+)
+def test_errors_of_an_environment_are_reported(wrapper, message):
+    options = {"workers": "thread", "num_workers": 1, "global_state": True}
+    with pytest.raises((ValueError, SimulatorError), match=message):
+        registry.make(EnvConfig(name=wrapper(make_spread()), options=options), 6)

@@ -84,6 +84,36 @@ class OldResetOfPair(OldReset):
         return 0, 1
 
 
+class ResetOfThree(Still):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}, 1
+
+
+class ResetWithList(Still):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), [("speed", 1.0)]
+
+
+class StepWithList(Still):
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, ["speed"]
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+class RaisesNoText(Still):
+    def step(self, action):
+        raise NoText
+
+
+class Interrupts(Still):
+    def step(self, action):
+        raise KeyboardInterrupt("by the simulator")
+
+
 class NoSeed(Still):
     def reset(self):
         return np.zeros(2, np.float32), {}
@@ -122,10 +152,9 @@ OLD = [
     ("StepOfThree", f"(expected 5, got 3)). {STEP}"),
     ("ResetOfNothing", f"reset returned None. {RESET}"),
     ("OldReset", f"reset returned only an observation, as in Gym before 0.26. {RESET}"),
-    (
-        "OldResetOfPair",
-        f"reset returned only an observation, as in Gym before 0.26. {RESET}",
-    ),
+    ("OldResetOfPair", f"reset returned a tuple that is not (obs, info). {RESET}"),
+    ("ResetOfThree", f"reset returned a tuple that is not (obs, info). {RESET}"),
+    ("ResetWithList", f"reset returned a tuple that is not (obs, info). {RESET}"),
     ("NoSeed", f"reset does not accept seed and options, as in Gym before 0.26. {SEED}"),
     (
         "NoSeedWithLimit",
@@ -141,6 +170,24 @@ def test_results_unlike_gymnasiums_get_a_one_line_error(name, sentence):
     text = str(caught.value)
     assert text.endswith(sentence)
     assert "\n" not in text
+
+
+def test_an_info_that_is_not_a_dict_gets_a_one_line_error():
+    spec = make_spec(f"{__file__}:StepWithList")
+    with WorkerPool(spec, 1, kind="thread", metrics=("speed",)) as pool:
+        pool.reset(0)
+        with pytest.raises(ValueError, match=r"step returned info of shape \(1,\)\. Return") as e:
+            pool.step(np.zeros(1, int))
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("RaisesNoText", "NoText in step: NoText"), ("Interrupts", "by the sim")]
+)
+def test_unusual_exceptions_keep_their_traceback(name, words):
+    with pytest.raises(WorkerError, match=words) as caught:
+        play(name)
+    assert "Traceback" in str(caught.value)
 
 
 def test_reset_without_info_is_reported_under_a_wrapper_that_unpacks_it():

@@ -24,6 +24,8 @@ Options = dict[str, Any]
 """Arguments of a simulator by name."""
 
 
+ARGUMENTS_OF_MAKE = frozenset({"id", "max_episode_steps", "disable_env_checker"})
+"""Arguments of `gymnasium.make` that this module sets."""
 NORMALISING_WRAPPERS = {
     "NormalizeReward": "ppo.normalize_reward = true",
     "NormalizeObservation": "ppo.normalize_obs = true",
@@ -87,8 +89,11 @@ class GymnasiumSpec:
         # A copy, because the environment may change lists and mappings in its arguments.
         options = copy.deepcopy(self.options)
         env = self._unwrapped(options | ({"render_mode": render_mode} if render_mode else {}))
+        if self.max_episode_steps:
+            env = _limited(env, self.max_episode_steps)
         for wrapper in self.wrappers:
             env = _wrapped(wrapper, with_copies(env))
+        self._check_limits(env)
         for wrapper in _wrappers_of(env):
             _check_wrapper(type(wrapper), f"env.name = gymnasium/{self.name}")
         env = with_time_limit(env)
@@ -100,17 +105,27 @@ class GymnasiumSpec:
             env = Masked(env, f"gymnasium/{self.name}")
         return env
 
+    def _check_limits(self, env: Gymnasium) -> None:
+        """Raise `MakeError` if a wrapper of the config has another limit than the config."""
+        for limit in _wrapper_limits(env):
+            if self.max_episode_steps not in (0, limit):
+                raise MakeError(
+                    f"env.options.wrappers: TimeLimit has max_episode_steps = {limit}, but "
+                    f"env.max_episode_steps = {self.max_episode_steps}. Remove one of them."
+                )
+
     def _unwrapped(self, options: Options) -> Gymnasium:
         """Create the environment without the wrappers of the config."""
         limit = self.max_episode_steps
         place, _, attribute = self.name.rpartition(":")
         if self.pickled:
             target = unpickled(self.pickled, f"gymnasium/{self.name}")
-            make = _registered if hasattr(target, "entry_point") else _created
-            return make(target, self.name, options, limit)
+            if hasattr(target, "entry_point"):
+                return _registered(target, self.name, options, limit)
+            return _created(target, self.name, options)
         if place.endswith(".py"):
             target = in_file(place, attribute, "env.name", callable, "function or class")
-            return _created(target, self.name, options, limit)
+            return _created(target, self.name, options)
         if self.name.endswith(".py"):
             raise MakeError(
                 f"env.name = gymnasium/{self.name}: the class is missing. Use "
@@ -118,7 +133,7 @@ class GymnasiumSpec:
             )
         module = import_named(place, f"env.name: gymnasium/{self.name}") if place else None
         if callable(target := getattr(module, attribute, None)):
-            return _created(target, self.name, options, limit)
+            return _created(target, self.name, options)
         return _registered(attribute, self.name, options, limit)
 
 
@@ -281,10 +296,14 @@ def _copied(result: Any) -> Any:
 
 def _wrapper_limit(env: Gymnasium) -> int:
     """Return the smallest limit of the `TimeLimit` wrappers; 0 without any."""
+    return min(_wrapper_limits(env), default=0)
+
+
+def _wrapper_limits(env: Gymnasium) -> list[int]:
+    """Return the limits of the `TimeLimit` wrappers, outermost first."""
     from gymnasium.wrappers import TimeLimit
 
-    limits = [x._max_episode_steps for x in _wrappers_of(env) if isinstance(x, TimeLimit)]
-    return min(limits, default=0)
+    return [x._max_episode_steps for x in _wrappers_of(env) if isinstance(x, TimeLimit)]
 
 
 def _wrappers_of(env: Gymnasium) -> Iterator[Any]:
@@ -331,6 +350,9 @@ def _registered(target: Any, name: str, options: Options, max_episode_steps: int
     import gymnasium
 
     task = target if isinstance(target, str) else target.id
+    for option in sorted(ARGUMENTS_OF_MAKE & options.keys()):
+        hint = " Use env.max_episode_steps." if option == "max_episode_steps" else " Remove it."
+        raise MakeError(f"env.options.{option}: not an option of gymnasium/{name}.{hint}")
     try:
         limit = (gymnasium.spec(task) if target is task else target).max_episode_steps
         if not max_episode_steps and limit is not None:
@@ -361,14 +383,13 @@ def _registered(target: Any, name: str, options: Options, max_episode_steps: int
         raise MakeError(f"env.name: gymnasium/{name}: {one_line(error)}") from error
 
 
-def _created(target: Any, name: str, options: Options, max_episode_steps: int) -> Gymnasium:
+def _created(target: Any, name: str, options: Options) -> Gymnasium:
     """Create an environment from a class or function, or return a copy of an environment.
 
     Args:
         target: a class, a function, or the copy.
         name: name of the environment, for messages.
         options: keyword arguments.
-        max_episode_steps: replaces the time limit; 0 keeps the environment's.
     """
     import gymnasium
 
@@ -407,8 +428,7 @@ def _created(target: Any, name: str, options: Options, max_episode_steps: int) -
                 f"env.name: {name} has no {space}. Set self.{space} in __init__, such as "
                 f"gymnasium.spaces.Box(-1.0, 1.0, (3,))."
             )
-    env = _set_render_mode(env, render_mode)
-    return _limited(env, max_episode_steps) if max_episode_steps else env
+    return _set_render_mode(env, render_mode)
 
 
 def _takes_render_mode(target: Any) -> bool:

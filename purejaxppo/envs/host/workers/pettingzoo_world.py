@@ -189,6 +189,8 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         self.metadata = env.metadata
         self.name, self._mask = spec.name, spec.mask
         self.agents = list(env.possible_agents)
+        if not self.agents:
+            raise MakeError(f"pettingzoo/{self.name}: possible_agents is empty.")
         self.max_episode_steps = self._limit(spec.max_episode_steps) or None
         spaces = [env.observation_space(agent) for agent in self.agents]
         self._obs_spaces = [observation_space(space) for space in spaces]
@@ -243,7 +245,9 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         self.env.reset(seed=0)
         try:
             state = np.asarray(self.env.state())
-        except (NotImplementedError, AttributeError):
+        except (NotImplementedError, AttributeError) as error:
+            if isinstance(error, AttributeError) and error.name != "state":
+                raise  # an error in the environment's own state()
             return joined_state_space(team.joint_observation["obs"])
         self._has_own_state = True
         return Box((state.size,))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.host.workers.errors import MakeError
+from purejaxppo.envs.host.workers.errors import MakeError, printable
 
 OLD_API = "as in Gym before 0.26"
 FIX_STEP = "Return (obs, reward, terminated, truncated, info), as in Gymnasium"
@@ -35,7 +35,7 @@ def old_gym_error(error: BaseException) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     call = re.search(ENV_CALL, (frames[-1].line or "") if frames else "")
-    text = str(error)
+    text = printable(error)
     if call is None:
         return ""
     if call[3] == "reset" and isinstance(error, TypeError) and re.search(SEED_ERROR, text):
@@ -61,7 +61,22 @@ def reset_result(result: Any) -> tuple[Any, Any]:
             return obs, info
     if result is None:
         raise MakeError(f"reset returned None. {FIX_RESET}.")
+    if isinstance(result, tuple):
+        raise MakeError(f"reset returned a tuple that is not (obs, info). {FIX_RESET}.")
     raise MakeError(f"reset returned only an observation, {OLD_API}. {FIX_RESET}.")
+
+
+def checked_info(info: Any) -> Mapping[Any, Any]:
+    """Return the info of `step`; an empty one for None.
+
+    Raises:
+        MakeError: the info is not a mapping.
+    """
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping):
+        raise MakeError(f"step returned {_described(info, 'info')}. {FIX_STEP}, with a dict.")
+    return info
 
 
 def to_float(value: Any, name: str) -> float:

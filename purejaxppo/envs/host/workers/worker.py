@@ -32,7 +32,13 @@ from purejaxppo.envs.host.workers.gym_spaces import (
     sources,
 )
 from purejaxppo.envs.host.workers.resolution import Range, precision_warning
-from purejaxppo.envs.host.workers.returned import old_gym_error, reset_result, to_bool, to_float
+from purejaxppo.envs.host.workers.returned import (
+    checked_info,
+    old_gym_error,
+    reset_result,
+    to_bool,
+    to_float,
+)
 from purejaxppo.envs.native import NativeSpaces
 from purejaxppo.envs.step import EnvStep, rows_of
 from purejaxppo.envs.teams import Team
@@ -228,8 +234,8 @@ class EnvGroup:
             return
         env = self.envs[index]
         is_team = isinstance(env, MultiAgentGymEnv)
-        infos = [info.get(agent) or {} for agent in env.agents] if is_team else [info or {}]
-        values = [[_metric(each, name) for name in self._metrics] for each in infos]
+        infos = [info.get(agent) for agent in env.agents] if is_team else [info]
+        values = [[_metric(checked_info(each), name) for name in self._metrics] for each in infos]
         self._out.metrics[index] = values if is_team else values[0]
 
     def _first_obs(self, index: int, seed: int | None) -> Any:
@@ -384,7 +390,7 @@ def _run_or_fail(
         return function(*arguments)
     except LoadError as error:
         return WorkerFailure(env_index(), str(error), "", True)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt of an environment
         if sentence := old_gym_error(error):
             return WorkerFailure(env_index(), sentence, "", True)
         summary = f"raised {type(error).__name__} in {command}: {printable(error)}"
