@@ -30,6 +30,7 @@ from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.envs import mirrors, registry
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.envs.metrics import TICKS
+from purejaxppo.envs.vectorize import bounded, select, zero_floats
 from purejaxppo.learner import Learner, Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Axes, Shards
@@ -101,6 +102,8 @@ def make_parts(
     )
     if change is None:
         return parts
+    if not callable(change):
+        raise ValueError(f"parts = {change!r}: must be a function from Parts to Parts.")
     if not isinstance(changed := change(parts), Parts):
         raise ValueError(f"parts: the function returns {changed!r}. It must return Parts.")
     return changed
@@ -211,13 +214,16 @@ def start_rollout(
 
     def reset_all(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del state, progress
-        return init_rollout(
+        first = init_rollout(
             env,
             initial_carry,
             stream(key, NEW_EPISODES),
             count_ticks=config.ppo.discount == "tick",
             action=stored_actions(dist, (env.spec.num_envs,)),
         )
+        # Networks must not see NaN. The first step of such an environment only resets it.
+        obs = select(bounded(first.obs), first.obs, zero_floats(first.obs))
+        return first.replace(obs=obs)
 
     return reset_all if config.ppo.reset_each_rollout else continue_episodes
 

@@ -235,6 +235,16 @@ class NanStarts(Walk):
         return state, jnp.where(bad, jnp.nan, obs)
 
 
+@pytest.mark.parametrize("reset", ["every_step", "every_rollout"])
+def test_starts_with_nan_do_not_end_a_run_that_resets_each_rollout(tmp_path, reset):
+    """In four of ten rollouts, an environment starts with NaN."""
+    settings = runs.SMALL_WALK | {"env.name": NanStarts(), "total_timesteps": 2048}
+    settings |= {"ppo.reset_each_rollout": True, "env.reset": reset}
+    run = purejaxppo.train("cartpole.yaml", run_dir=tmp_path, quiet=True, **settings)
+    assert set(run.metrics["charts/finite"]) == {1} and run.last.env_steps > 1500
+    assert np.nansum(run.metrics["losses/skipped"]) == 0
+
+
 def test_starts_with_nan_are_counted_and_do_not_end_a_run(tmp_path):
     settings = runs.SMALL_WALK | {"env.name": NanStarts(), "total_timesteps": 2048}
     run = purejaxppo.train("cartpole.yaml", run_dir=tmp_path, quiet=True, **settings)

@@ -69,6 +69,7 @@ class VectorEnv(Env):
         """Set up the batch without computing anything."""
         self.task = task = as_base_task(task)
         self.stagger = stagger
+        self.evaluation = evaluation
         self.fresh_every_step = fresh_every_step
         fraction = self.task.fresh_fraction
         self.num_starts = num_envs if evaluation else num_envs * -(-MIN_STARTS // num_envs)
@@ -90,10 +91,15 @@ class VectorEnv(Env):
         return strong_types(jax.vmap(self.task.reset)(keys))
 
     def reset(self, key: Key) -> tuple[VectorState, Obs]:
-        """Start an episode in every environment; return (state, obs [N, ...])."""
+        """Start an episode in every environment; return (state, obs [N, ...]).
+
+        In training, the first step of an environment whose first observation has diverged only
+        resets it.
+        """
         key, start_key = jax.random.split(key)
         count = self.spec.num_envs if self.fresh_every_step else self.num_starts
         starts = self._starts(start_key, count)
+        ok = bounded(starts[1])
         task, obs = jax.tree.map(lambda x: x[: self.spec.num_envs], starts)
         in_turn = not self.fresh_every_step and self.fresh_per_rollout < self.num_starts
         first_states = task
@@ -102,10 +108,10 @@ class VectorEnv(Env):
             first_states = strong_types(jax.vmap(self.task.staggered)(keys, task))
         state = VectorState(
             task=first_states,
-            fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, starts),
+            fresh=() if self.fresh_every_step else _without_diverged(starts, ok),
             place=() if self.fresh_every_step else jnp.arange(self.spec.num_envs, dtype=jnp.int32),
             turn=jnp.zeros((), jnp.int32) if in_turn else (),
-            done=jnp.zeros(self.spec.num_envs, bool),
+            done=jnp.zeros_like(ok) if self.evaluation else ~ok[: self.spec.num_envs],
             key=key,
         )
         return state, cast_to_space(obs, self.spec.observation)
@@ -192,6 +198,11 @@ class VectorEnv(Env):
             key=next_key,
         )
         return state, step
+
+
+def _without_diverged(starts: T, ok: jax.Array) -> T:
+    """Return starts [M, ...] with the first finite one in place of those that are not `ok` [M]."""
+    return select(ok, starts, jax.tree.map(lambda x: x[jnp.argmax(ok)], starts))
 
 
 class VmapEnv(Env):

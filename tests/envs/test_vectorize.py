@@ -341,10 +341,27 @@ def test_a_start_that_has_diverged_does_not_replace_an_old_one(num_envs):
     assert changed == pytest.approx(8 * env.fresh_per_rollout / 4, rel=0.35)
 
 
+@pytest.mark.parametrize("fresh_every_step", [True, False])
+def test_the_first_step_after_a_start_that_has_diverged_resets(fresh_every_step):
+    env = VectorEnv(BrokenStarts(), 64, fresh_every_step=fresh_every_step)
+    state, obs = env.reset(KEY)
+    bad = np.asarray(obs)[:, 1] != 0
+    assert 32 < bad.sum() < 60
+    if not fresh_every_step:
+        np.testing.assert_array_equal(state.fresh[1][:, 1], 0.0)
+        np.testing.assert_array_equal(state.fresh[1][:64][~bad], obs[~bad])
+    _, out = jax.jit(env.step)(KEY, state, jnp.full(64, STAY))
+    np.testing.assert_array_equal(out.valid, ~bad)
+    assert np.isfinite(out.obs).all()
+    if not fresh_every_step:
+        assert not out.diverged.any()
+
+
 def test_a_start_that_has_diverged_is_sampled_again():
     """Each reset row is followed by another one until a start is finite."""
     env = VectorEnv(BrokenStarts(), 256, fresh_every_step=True)
     state, _ = env.reset(KEY)
+    state = state.replace(done=jnp.zeros(256, bool))
     state, out = jax.jit(env.step)(KEY, state, jnp.full(256, END))
     resets, reported = [], np.zeros(256)
     for key in jax.random.split(KEY, 24):
@@ -362,6 +379,7 @@ def test_a_start_that_has_diverged_is_sampled_again():
 def test_a_diverged_episode_is_followed_by_resets_until_a_start_is_finite():
     env = VectorEnv(BrokenStarts(), 256, fresh_every_step=True)
     state, _ = env.reset(KEY)
+    state = state.replace(done=jnp.zeros(256, bool))
     state, out = jax.jit(env.step)(KEY, state, jnp.full(256, NAN_OBS))
     assert out.diverged.all() and np.isfinite(out.obs).all()
     again = np.asarray(state.done)
