@@ -415,8 +415,11 @@ def grid_texts(grid: Mapping[str, Any]) -> list[str]:
     """Return a grid as values of the flag --grid.
 
     Raises:
-        ValueError: values are not a list, or are objects without a reference.
+        ValueError: the grid is not a mapping, or values are not a list, or are objects without a
+            reference.
     """
+    if not isinstance(grid, Mapping):
+        raise ValueError(f"grid = {grid!r}: must be a mapping of fields to lists of values.")
     texts = []
     for name, values in by_dotted_name(grid).items():
         listed = list(values) if isinstance(values, Iterable) else []

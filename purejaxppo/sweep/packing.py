@@ -16,13 +16,14 @@ import jax
 
 from purejaxppo.config.files import compare, load_config, write_whole
 from purejaxppo.config.hints import short_path
+from purejaxppo.config.run_files import load_members
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.registry import free_options
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.runs.console import Console
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.failures import OutOfMemoryError
-from purejaxppo.runs.folder import CONFIG, run_folder, steps_of
+from purejaxppo.runs.folder import CONFIG, MEMBERS, run_folder, steps_of
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.population import AddPopulation, Rules, population_functions, short_interval
 from purejaxppo.runs.programs import Programs, ppo_functions, without_hang
@@ -245,9 +246,14 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
     with run_folder(folder, clobber=False):
         if (folder / CONFIG).is_file():
             old = load_config(folder / CONFIG, saved=True)
+            saved = [old, *load_members(folder / MEMBERS, old)]
             config, *old_members = (with_old_rules(x, old) for x in (config, *members))
             members = tuple(old_members)
-            if any(compare(old, config, free_options(config.env))):
+            used = [config, *(members if len(members) > 1 else ())]
+            if len(saved) != len(used) or any(
+                any(compare(*pair, free_options(config.env)))
+                for pair in zip(saved, used, strict=True)
+            ):
                 raise ValueError(
                     f"{short_path(folder)} belongs to another sweep. Use another --run_dir, or "
                     f"--clobber to delete that sweep and start again."

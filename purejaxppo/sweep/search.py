@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from purejaxppo.config.files import as_text
 from purejaxppo.config.installation import require
 from purejaxppo.config.schema import TUNABLE
 from purejaxppo.runs.population import Rules
@@ -125,8 +126,7 @@ class Optuna:
         def index(values: SearchRange, value: Any) -> Any:
             if not isinstance(values, Choice):
                 return value
-            plain = [list(v) if isinstance(v, tuple) else v for v in values.values]
-            return plain.index(list(value) if isinstance(value, tuple) else value)
+            return [as_text(v) for v in values.values].index(as_text(value))
 
         return {key: index(values, setting[key]) for key, values in self._ranges.items()}
 

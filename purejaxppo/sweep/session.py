@@ -54,7 +54,7 @@ def sweep(command: SweepFlags, config: Config) -> int:
     check_logging(config, folder)
     config = grouped(config, folder)
     if command.clobber:
-        check_not_deleted(config, folder)
+        check_not_deleted(config, folder, SWEEP_FILES)
     else:
         config = with_copies(config, files_of(folder, command))
         for line in imports_of(relative_folder, [config]) if (folder / SWEEP).is_file() else ():
@@ -133,8 +133,11 @@ def search_of(command: SweepFlags, config: Config) -> tuple[NextRound, list[Valu
 
 
 def one_round(settings: Sequence[Values]) -> NextRound:
-    """Return a search that trains all settings in the first round."""
-    return lambda scored, known: [] if scored else list(settings)
+    """Return a search that trains all settings in the first round.
+
+    If the sweep resumes, these are the saved ones, whose order does not depend on that of flags.
+    """
+    return lambda scored, known: [] if scored else list(known or settings)
 
 
 def check_members(members: Sequence[Config], command: SweepFlags) -> None:

@@ -31,7 +31,7 @@ from purejaxppo import interrupts, restore
 from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config import hints
-from purejaxppo.config.files import load_config, read_yaml, to_yaml
+from purejaxppo.config.files import as_text, load_config, read_yaml, to_yaml
 from purejaxppo.config.references import CodeRef
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.evaluation import evaluate
@@ -363,6 +363,31 @@ def test_another_sweep_in_the_same_folder_is_rejected(finished_sweep, config_fil
     assert table(finished_sweep) == before
 
 
+def test_a_sweep_resumes_with_its_settings_if_flags_have_another_order(
+    finished_sweep, config_file, capsys
+):
+    columns = "ppo.learning_rate", "ppo.gamma", "returns"
+    before = sorted([row[name] for name in columns] for row in table(finished_sweep))
+    flags = ("--grid", GRID[3], "--grid", RATES, "--num_seeds", 2, "--run_dir", "swept")
+    assert sweep(config_file, *flags) == 0
+    assert "is finished already" in capsys.readouterr().out
+    assert sorted([row[name] for name in columns] for row in table(finished_sweep)) == before
+
+
+def test_a_batch_with_other_settings_of_its_agents_is_rejected(config_file, tmp_path):
+    folder = tmp_path / "batch"
+    members = [
+        load_config(config_file, {"eval.num_episodes": 0, "ppo.gamma": gamma, "seed": seed})
+        for seed, gamma in enumerate((0.9, 0.99, 0.95))
+    ]
+    assert packing.train_batch(folder, setup_of(members[0], members=members)) == 0
+    assert packing.train_batch(folder, setup_of(members[0], members=members)) == 0
+    moved = [c.replace(seed=seed) for seed, c in enumerate(members[:1] + members[:0:-1])]
+    for others in (moved, members[:2]):
+        with pytest.raises(ValueError, match="belongs to another sweep"):
+            packing.train_batch(folder, setup_of(others[0], members=others))
+
+
 @pytest.mark.toy
 def test_sweep_yaml_restores_strings_that_look_like_numbers(config_file, tmp_path):
     words = {"a": "695e0514", "b": "1e5", "c": "yes", "d": "1:30", "e": 1e-7}
@@ -584,6 +609,7 @@ def test_optuna_improves_and_repeats_the_same_settings_on_resume():
         "ppo.learning_rate": LogUniform(1e-5, 1e-1),
         "ppo.num_epochs": Uniform(1, 10, whole=True),
         "network.hidden": Choice(((8,), (16, 16))),
+        "env.obs_parts": Choice(({"a": (0, 8)}, {"a": (0, 5)})),
     }
 
     def worth(setting):
@@ -601,7 +627,7 @@ def test_optuna_improves_and_repeats_the_same_settings_on_resume():
     assert [len(tried) for tried in rounds] == [10] * 4
     assert np.mean(scores[-10:]) > np.mean(scores[:10]) + 0.3
     for count in (1, 2):  # rounds recorded before the sweep stopped
-        again, _ = study(known=json.loads(json.dumps(rounds[:count])))
+        again, _ = study(known=json.loads(json.dumps(as_text(rounds[:count]))))
         assert again == rounds
 
 
