@@ -259,6 +259,48 @@ def test_a_truncated_line_of_metrics_does_not_stop_a_run(finished_run, config_fi
     assert updates[-1] == 9
 
 
+OWN_FILES = ("code/net.py", "config.yaml", "tensorboard/old", "videos/one.mp4", "wandb/x")
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+@pytest.mark.parametrize("flags", [(), ("--clobber",)])
+def test_own_files_with_the_names_of_a_run_are_kept(name, flags, config_file, capsys):
+    file = Path("mine", name)
+    file.parent.mkdir(parents=True)
+    file.write_text("# mine")
+    assert train(config_file, "--run_dir", "mine", *flags) == 2
+    found = error_of(capsys)
+    assert found.startswith(f"error: mine is not a run folder: it contains {Path(name).parts[0]}.")
+    assert [path.read_text() for path in Path("mine").rglob("*") if path.is_file()] == ["# mine"]
+
+
+def test_a_start_without_a_checkpoint_keeps_code_that_the_config_needs(config_file, capsys):
+    """Its copies would be deleted before they are copied."""
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 1152) == 0
+    shutil.rmtree("run/checkpoints")
+    code = Path("run/code/net.py")
+    code.parent.mkdir(exist_ok=True)
+    code.write_text("def linear(x):\n    return x\n")
+    flags = ("--run_dir", "run", "--ppo.learning_rate_schedule", f"{code}:linear")
+    capsys.readouterr()
+    assert train(config_file, *flags) == 2
+    assert "net.py, which the config needs, would be deleted" in capsys.readouterr().err
+    assert code.read_text().startswith("def linear")
+
+
+def test_a_damaged_header_of_metrics_keeps_a_copy_of_all_rows(finished_run, config_file, caplog):
+    file = Path("run/metrics.csv")
+    lines = file.read_text().splitlines(keepends=True)
+    damaged = "".join([lines[0].replace("global_step", "steps"), *lines[1:]])
+    file.write_text(damaged)
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 1152) == 0
+    assert Path("run/metrics.csv.damaged").read_text() == damaged
+    assert any("metrics.csv.damaged is a copy of the file" in x for x in caplog.messages)
+    assert [row["update"] for row in read_csv(file)][-1] == 9
+    with run_folder(Path("run"), clobber=True):
+        assert not Path("run/metrics.csv.damaged").exists()
+
+
 def test_a_finished_run_reports_changes_it_was_not_trained_with(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--ppo.learning_rate", "0.1") == 0
     assert "Not applied: ppo.learning_rate changes from 0.0003 to 0.1" in capsys.readouterr().out

@@ -44,6 +44,8 @@ log = logging.getLogger("purejaxppo")
 
 SYSTEM_ERRORS = [os.strerror(number) for number in errno.errorcode]
 LOCK = ".lock"
+DAMAGED = "metrics.csv.damaged"
+"""Copy of a metrics.csv with corrupt rows."""
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
@@ -63,6 +65,7 @@ RUN_FILES = (
     WANDB_ID,
     "metrics.csv",
     ".metrics.csv",
+    DAMAGED,
     "learning_curve.png",
     "report.png",
     ".learning_curve.png",
@@ -89,7 +92,8 @@ def run_folder(
 ) -> Iterator[None]:
     """Create the run folder if needed, and lock it against a second process.
 
-    The folder of an earlier run may also contain other files, such as videos.
+    The folder of an earlier run may also contain other files, such as videos. Without a file that
+    only a run writes, files with the names of a run's files, such as config.yaml, are the user's.
 
     Args:
         run_dir: the folder.
@@ -104,7 +108,9 @@ def run_folder(
             raise ValueError(f"{short_path(run_dir)} is a file. --run_dir must be a folder.")
         known = {*run_files, LOCK}
         names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
-        foreign = sorted(name for name in names - known if not name.endswith(".log"))
+        is_written = bool({LOCK, VERSIONS, SWEEP} & names or steps_of(run_dir))
+        others = names - known if is_written else names
+        foreign = sorted(name for name in others if not name.endswith(".log"))
         if SWEEP in run_files:
             is_earlier = SWEEP in names and "select_by" in read_yaml(run_dir / SWEEP)
         else:
@@ -247,18 +253,26 @@ def _reason(change: copies.Change) -> str:
     return f"{changed} has changed since. To use the new version, replace the copy"
 
 
-def check_not_deleted(config: Config, run_dir: Path) -> None:
+def check_not_deleted(config: Config, run_dir: Path, run_files: Sequence[str] = RUN_FILES) -> None:
     """Check that a config does not need any file of a run that is about to be deleted.
 
+    Args:
+        config: the new config.
+        run_dir: folder of the run, or of a sweep.
+        run_files: names of everything that is deleted in the folder.
+
     Raises:
-        ValueError: the config names a Python file in the run folder, or starts from this run.
+        ValueError: the config names one of these files, or starts from this run.
     """
     sources = [Path(located(x)) for x in (config.init_from, config.pretrain.teacher) if x]
     for file in [*imported_files(config), *(source.resolve() for source in sources)]:
-        if file.is_relative_to(run_dir.resolve()):
+        if not file.is_relative_to(run_dir.resolve()):
+            continue
+        parts = file.relative_to(run_dir.resolve()).parts
+        if not parts or parts[0] in run_files:
             raise ValueError(
-                f"--clobber would delete {file}, which the config needs. Name the original file, "
-                f"or use another --run_dir."
+                f"{file}, which the config needs, would be deleted with the earlier run. Name the "
+                f"original file, or use another --run_dir."
             )
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -166,10 +167,15 @@ def _cell(value: float) -> str:
     return f"{value:.0f}" if is_exact else f"{value:.10g}"
 
 
-def read_csv(path: Path) -> list[Row]:
+def read_csv(path: Path, copy: Path | None = None) -> list[Row]:
     """Read the rows of a metrics.csv without empty cells; [] if the file is missing.
 
     Incomplete or corrupt rows, for example after a full disk, are skipped with a warning.
+
+    Args:
+        path: the file.
+        copy: the file is copied there if it has corrupt rows, other than a last one that is cut
+            off.
     """
     rows: list[Row] = []
     corrupt: list[int] = []
@@ -184,8 +190,13 @@ def read_csv(path: Path) -> list[Row]:
         except (ValueError, csv.Error):
             corrupt.append(number)
     if corrupt:
+        kept = ""
+        if copy and lines[corrupt[0] - 1].endswith("\n"):
+            shutil.copyfile(path, copy)
+            kept = f". {copy.name} is a copy of the file"
+        count, first = len(corrupt), corrupt[0]
         log.warning(
-            "%s: skipped %d corrupt row(s), the first on line %d", path, len(corrupt), corrupt[0]
+            "%s: skipped %d corrupt row(s), the first on line %d%s", path, count, first, kept
         )
     return rows
 

@@ -91,7 +91,7 @@ def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[lis
     with contextlib.ExitStack() as stack:
         with processes.raise_together():
             if processes.is_main():
-                if clobber:
+                if clobber or not steps_of(run_dir):
                     check_not_deleted(setup.config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not steps_of(run_dir):
