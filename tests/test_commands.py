@@ -140,6 +140,9 @@ def test_lists_are_filtered_by_a_pattern_a_family_or_part_of_a_name(capsys):
     ]
     assert command.main(["list", "envs", "DUMMY/c*"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+    assert command.main(["list", "envs", "jax"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("jax/  ") and "--env.options:" in lines
     assert command.main(["list", "configs", "*pole*"]) == 0
     found = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert "cartpole.yaml" in found and "hopper.yaml" not in found

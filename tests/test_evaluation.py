@@ -1,5 +1,7 @@
 """The scores of evaluations, and what they do not depend on."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -227,6 +229,35 @@ def test_an_agent_is_evaluated_under_other_conditions_which_the_result_names(
     _, _, rewards = record_states(paid.with_env(env, **changes))
     assert rewards.sum() == expected
     assert not paid.conditions and evaluate(paid, 2).returns[0] == 50
+
+
+def test_a_condition_that_was_undone_is_not_named(paid):
+    changed = paid.with_env({"max_episode_steps": 3})
+    assert changed.conditions == {"env.max_episode_steps": 3}
+    undone = changed.with_env({"max_episode_steps": paid.config.env.max_episode_steps})
+    assert not undone.conditions and undone.config == paid.config
+    assert str(evaluate(undone, 2)).startswith("2 episodes: return 50")
+    copied = pickle.loads(pickle.dumps(changed)).with_env({"max_episode_steps": 2})
+    assert copied.conditions == {"env.max_episode_steps": 2}
+
+
+@pytest.mark.parametrize("source", [None, 3, Agent, {"best": 1}])
+def test_only_runs_and_agents_can_be_evaluated(source):
+    with pytest.raises(ValueError, match="is neither a Run nor an Agent"):
+        evaluate(source, 2)
+
+
+def test_deterministic_and_start_are_true_or_false(paid):
+    obs = np.zeros(paid.policy.observation.shape, np.float32)
+    for value in ("no", 1, 0.0):
+        with pytest.raises(ValueError, match=r"^deterministic = .*must be True, False or None"):
+            evaluate(paid, 2, deterministic=value)
+        with pytest.raises(ValueError, match=r"^deterministic = .*must be True, False or None"):
+            paid.act(obs, deterministic=value)
+    for value in ("x", [0.5]):
+        with pytest.raises(ValueError, match=r"^start = .*: must be True, False or an array"):
+            paid.act(obs, start=value)
+    paid.act(obs, start=np.True_, deterministic=np.True_)
 
 
 def test_several_agents_are_evaluated_under_the_same_conditions(paid):

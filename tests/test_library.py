@@ -17,7 +17,18 @@ from support.paths import ROOT
 from support.runs import assert_same_bits, final_state
 from support.trees import assert_same
 
-from purejaxppo import Agent, Callback, Config, evaluate, load, load_config, train, video
+from purejaxppo import (
+    Agent,
+    Callback,
+    Config,
+    evaluate,
+    hyperparams,
+    load,
+    load_config,
+    sweep,
+    train,
+    video,
+)
 from purejaxppo.config import hints
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.parts import with_env
@@ -454,6 +465,33 @@ def test_an_invalid_replace_of_a_config_gets_a_one_sentence_error(changes, messa
     with pytest.raises(ValueError, match=message):
         train("cartpole.yaml", run_dir="never", **changes)
     assert not Path("never").exists()
+
+
+NO_PATH = r"^3 is not a path\. Use text or a pathlib\.Path\."
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: train("cartpole.yaml", foo=1), r"`purejaxppo train --help all` lists all keys"),
+        (lambda: train("cartpole.yaml", init=3, run_dir="never"), "^3 is neither a Run nor an"),
+        (lambda: train("cartpole.yaml", parts=3, run_dir="never"), "^parts = 3: must be a functi"),
+        (lambda: train(3), NO_PATH),
+        (lambda: train("cartpole.yaml", run_dir=3), NO_PATH),
+        (lambda: load(3), NO_PATH),
+        (lambda: Agent.load(3), NO_PATH),
+        (lambda: sweep("cartpole.yaml", grid=[1]), r"^grid = \[1\]: must be a mapping of fields"),
+        (lambda: hyperparams("cartpole.yaml", gamma=0.9), "^config = 'cartpole.yaml': must be a C"),
+    ],
+)
+def test_an_argument_of_another_type_gets_a_one_sentence_error(
+    call, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value) and not Path("never").exists()
 
 
 @pytest.mark.toy

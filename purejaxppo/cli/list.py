@@ -78,8 +78,13 @@ def list_envs(pattern: str = "*") -> int:
     if pattern == "*":
         return list_families()
     known, (prefix, _, tasks) = list(families.declared()), pattern.partition("/")
-    if prefix.lower() in known and list_tasks(prefix.lower(), tasks or "*"):
-        return 0
+    if (family := prefix.lower()) in known:
+        if list_tasks(family, tasks or "*"):
+            return 0
+        if not tasks and not registry.task_names(family):
+            print(f"{family}/  {families.load(family).about}")
+            print_options(family)
+            return 0
     matching = [family for family in known if _fits(family, prefix)]
     full_pattern = pattern
     if "/" not in pattern:

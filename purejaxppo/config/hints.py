@@ -67,10 +67,14 @@ def python_names(message: str) -> str:
     """Return a message about flags of a command as one about arguments of a function.
 
     --run_dir becomes run_dir, --clobber becomes clobber=True, --search grid becomes search="grid".
+    Commands in backticks stay.
     """
-    message = re.sub(r"--search (grid|random|optuna|population)\b", r'search="\1"', message)
-    message = re.sub(r"--(clobber|force)\b", r"\1=True", message)
-    return re.sub(r"(?<![\w-])--([a-z][a-z_]*)", r"\1", message)
+    parts = message.split("`")
+    for i, part in enumerate(parts[::2]):
+        new = re.sub(r"--search (grid|random|optuna|population)\b", r'search="\1"', part)
+        new = re.sub(r"--(clobber|force)\b", r"\1=True", new)
+        parts[2 * i] = re.sub(r"(?<![\w-])--([a-z][a-z_]*)", r"\1", new)
+    return "`".join(parts)
 
 
 def wrong_type(name: str, value: Any, kind: type) -> str:

@@ -4,6 +4,7 @@ This module does not import JAX, because worker processes use it.
 """
 
 import numbers
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,13 @@ MOST_STEPS = 2**30
 
 
 def user_path(path: str | Path) -> Path:
-    """Return a path with "~" replaced by the home folder; "~" of an unknown user stays."""
+    """Return a path with "~" replaced by the home folder; "~" of an unknown user stays.
+
+    Raises:
+        ValueError: the value is not a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{path!r} is not a path. Use text or a pathlib.Path.")
     try:
         return Path(path).expanduser()
     except RuntimeError:

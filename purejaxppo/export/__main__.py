@@ -9,10 +9,10 @@ if __name__ == "__main__":  # before JAX is imported
     sys.exit(start("export", sys.argv[1:]))
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import ExportFlags
+from purejaxppo.config.plain import user_path
 from purejaxppo.export.files import check_target, export
 from purejaxppo.parallel.settings import check_settings
 from purejaxppo.parallel.shards import use_compilation_cache
@@ -36,7 +36,7 @@ def run(command: ExportFlags) -> int:
     use_compilation_cache()
     for line in imports(command.run):
         print(line, flush=True)
-    target = Path(command.to).absolute()  # custom code may change the current folder
+    target = user_path(command.to).absolute()  # custom code may change the current folder
     agent = restore(command.run, command.checkpoint)
     if command.member != -1:
         agent = agent.member(command.member, "--member")

@@ -21,7 +21,7 @@ from purejaxppo.agents.networks import convolutions
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.hints import short_path
 from purejaxppo.config.installation import require
-from purejaxppo.config.plain import whole
+from purejaxppo.config.plain import user_path, whole
 from purejaxppo.envs import registry
 from purejaxppo.envs.native import (
     NativeArray,
@@ -92,7 +92,7 @@ def check_target(
         ValueError: the suffix is unknown, the folder does not exist, the file exists, or a package
             is missing.
     """
-    path = Path(path)
+    path = user_path(path)
     if path.suffix not in POLICY_SUFFIXES:
         raise ValueError(f"{path}: the file name must end in {' or '.join(POLICY_SUFFIXES)}.")
     if engine and path.suffix != ".onnx":
@@ -134,7 +134,7 @@ def export(
         raise ValueError(f"batch = {batch!r}: must be a whole number of at least 1.")
     batch = size
     check_target(path, engine=engine, force=force)
-    path, agent = Path(path), agent_of(agent)
+    path, agent = user_path(path), agent_of(agent)
     agent.check_single("export", "this run", "agent.member(i)")
     agent = in_float32(agent)
     with on_cpu(), contextlib.closing(registry.make(agent.config.env, 1, evaluation=True)) as env:

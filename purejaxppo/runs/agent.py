@@ -13,7 +13,7 @@ from purejaxppo.agents import normalize
 from purejaxppo.agents.policy import Policy
 from purejaxppo.aliases import EnvAction, Key, Obs
 from purejaxppo.config.files import with_env_change
-from purejaxppo.config.plain import whole
+from purejaxppo.config.plain import user_path, whole
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.outside import SpaceConverter
@@ -41,6 +41,8 @@ class Agent:
     """Number of environment steps that each agent was trained for."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the environment that `with_env` changed, by dotted name."""
+    _trained: Config | None = field(default=None, init=False, repr=False)
+    """Config of the run; None: `config`."""
     _acting: "Acting | None" = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -67,7 +69,7 @@ class Agent:
         """
         from purejaxppo.runs import agent_file
 
-        agent_file.save(self, Path(path))
+        agent_file.save(self, user_path(path))
 
     @staticmethod
     def load(path: str | Path, env: Any = None, **overrides: Any) -> "Agent":
@@ -85,7 +87,7 @@ class Agent:
         """
         from purejaxppo.runs import agent_file
 
-        return agent_file.load(Path(path), with_env_change(overrides, env))
+        return agent_file.load(user_path(path), with_env_change(overrides, env))
 
     @property
     def trained_for(self) -> str:
@@ -111,7 +113,9 @@ class Agent:
             return self
         state = jax.tree.map(lambda x: x[number], self.state)
         steps = self.member_steps[number]
-        return Agent(self.members[number], state, steps, conditions=self.conditions)
+        agent = Agent(self.members[number], state, steps, conditions=self.conditions)
+        agent._trained = self._trained
+        return agent
 
     def with_env(self, env: Any = None, **changes: Any) -> "Agent":
         """Return the agent in another environment, for evaluations and videos.
@@ -131,8 +135,10 @@ class Agent:
             return self
         config = conditions.changed(self.config, new)
         members = tuple(conditions.changed(member, new) for member in self.members)
-        differing = {**self.conditions, **conditions.differences(self.config, config)}
+        trained = self._trained or self.config
+        differing = conditions.differences(trained, config)
         agent = Agent(config, self.state, self.env_steps, members, self.member_steps, differing)
+        agent._trained = trained
         conditions.check_spaces(differing, self.policy, agent.policy)
         return agent
 
@@ -250,14 +256,17 @@ def agent_of(source: Agent | HasBest) -> Agent:
     """Return an agent, or the best agent of a run.
 
     Raises:
-        ValueError: `source` is a path.
+        ValueError: `source` is a path, or another object.
     """
     if isinstance(source, str | Path):
         raise ValueError(
             f"{str(source)!r} is a path. Pass purejaxppo.load(path) for a run folder, or "
             f"Agent.load(path) for a file."
         )
-    return source if isinstance(source, Agent) else source.best
+    agent = source if isinstance(source, Agent) else getattr(source, "best", None)
+    if not isinstance(agent, Agent):
+        raise ValueError(f"{source!r} is neither a Run nor an Agent.")
+    return agent
 
 
 class Acting:
@@ -299,7 +308,10 @@ class Acting:
         if before is None or len(before) != size:
             self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)
         # The episode of an absent agent starts when the agent appears.
-        starts = np.asarray(~before if start is None else start, bool)
+        given = np.asarray(~before if start is None else start)
+        if given.dtype.kind not in "biu":
+            raise ValueError(f"start = {start!r}: must be True, False or an array of these.")
+        starts = given.astype(bool)
         if starts.shape not in ((), (size,)):
             raise ValueError(f"start has shape {list(starts.shape)}. It must be [] or [{size}].")
         starts = np.broadcast_to(starts, (size,))
@@ -331,7 +343,12 @@ def act_function(
         policy: the agent's policy.
         deterministic: True for the distribution's mode, False for samples.
         grouped: if True, the function takes one key per group of rows instead of one key.
+
+    Raises:
+        ValueError: `deterministic` is something else.
     """
+    if not isinstance(deterministic, bool | np.bool_ | None):
+        raise ValueError(f"deterministic = {deterministic!r}: must be True, False or None.")
     if deterministic is None:
         deterministic = not config.eval.stochastic
     if deterministic:

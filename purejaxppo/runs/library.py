@@ -365,7 +365,7 @@ def video(
     Raises:
         ValueError: the file cannot be written, or these are several agents.
     """
-    one, path = agent_of(agent), Path(path)
+    one, path = agent_of(agent), user_path(path)
     check_target(path)
     one.check_single("video", "this run", "agent.member(i)")
     one = one.with_env(env, **changes)

@@ -83,6 +83,12 @@ class TrainResult(NamedTuple):
         return jax.tree.map(lambda x: x[number], self)
 
 
+def check_config(config: Any) -> None:
+    """Raise ValueError unless `config` is a Config."""
+    if not isinstance(config, Config):
+        raise ValueError(f"config = {config!r}: must be a Config. Use load_config(...).")
+
+
 def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     """Return the config's tunable numbers as arrays, for the function of `make_train`.
 
@@ -95,8 +101,10 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
             of ppo.terms.
 
     Raises:
-        ValueError: a field is not tunable, or the arrays have different shapes.
+        ValueError: `config` is not a Config, a field is not tunable, or the arrays have different
+            shapes.
     """
+    check_config(config)
     hp = make_hyperparams(config)
     unknown = [name for name in changes if f"ppo.{name}" not in TUNABLE]
     if unknown:
@@ -169,8 +177,7 @@ def make_train(
             setting of JAX is not supported.
     """
     check_settings(PURE)
-    if not isinstance(config, Config):
-        raise ValueError(f"config = {config!r}: must be a Config. Use load_config(...).")
+    check_config(config)
     if (number := whole(num_points)) is None or number < 1:
         raise ValueError(f"num_points = {num_points!r}: must be a whole number of at least 1.")
     if config.asynchronous:
