@@ -111,7 +111,7 @@ class ReturnPreservingWrapper(Wrapper):
 class TimeLimit(ReturnPreservingWrapper):
     """Truncate episodes after `max_episode_steps`, in addition to the ends of the task."""
 
-    def __init__(self, task: Task, max_episode_steps: int) -> None:
+    def __init__(self, task: BaseTask | Task | MultiTask, max_episode_steps: int) -> None:
         """Limit `task` to `max_episode_steps`."""
         super().__init__(task)
         self.max_episode_steps = max_episode_steps

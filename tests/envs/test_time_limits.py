@@ -374,3 +374,45 @@ def test_time_limits_alone_give_zero_advantage_in_a_godot_game():
         assert not rows.terminated.any() and not rows.valid.all()
         np.testing.assert_array_equal(advantage_of(rows), 0.0)
     assert sum(rows.truncated.sum() for rows in found) >= 50
+
+
+REPEAT = '''
+import jax
+import jax.numpy as jnp
+from purejaxppo import Wrapper
+
+class Repeat(Wrapper):
+    """Repeats each action once more, unless the episode has ended."""
+
+    def step(self, key, state, action):
+        state, first = self.task.step(key, state, action)
+        over = jnp.all(jnp.asarray(first.terminated) | first.truncated)
+        second = self.task.step(key, state, action)
+        return jax.tree.map(lambda a, b: jnp.where(over, a, b), (state, first), second)
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "ends_at"),
+    [
+        ("jumanji/Maze-v0", "jumanji", 3),
+        ("jaxmarl/jaxnav", "jaxmarl", 3),
+        ("gymnax/MountainCar-v0", "gymnax", 3),
+        ("xminigrid/MiniGrid-Empty-8x8", "xminigrid", 3),
+        (f"jax/{own_code.__file__}:Walk", "jax", 6),
+    ],
+)
+def test_the_limit_truncates_under_a_wrapper_that_repeats_actions(name, module, ends_at, tmp_path):
+    pytest.importorskip(module)
+    (tmp_path / "repeating.py").write_text(REPEAT)
+    wrappers = (f"{tmp_path / 'repeating.py'}:Repeat",)
+    config = EnvConfig(name=name, max_episode_steps=6, wrappers=wrappers)
+    agents = len(registry.make_task(config).agents) or 1
+    env = registry.make(config, agents)
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
+    step, ends = jax.jit(env.step), []
+    for _ in range(ends_at):
+        actions = jax.tree.map(jnp.asarray, example(env.spec.action, (agents,)))
+        state, out = step(jax.random.key(0), state, actions)
+        ends.append((bool(out.terminated.any()), bool(out.truncated.all())))
+    assert ends == [(False, False)] * (ends_at - 1) + [(False, True)]

@@ -30,6 +30,7 @@ from purejaxppo.envs.options import Option, checked, from_values, of_task, split
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
+from purejaxppo.envs.wrappers import TimeLimit
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
 
 CLASSES = {
@@ -118,7 +119,7 @@ def task_names() -> list[str]:
     return [*CLASSES, *(SMAX + name for name in SMAX_MAPS)]
 
 
-def make(name: str, config: EnvConfig) -> "JaxMarlTask":
+def make(name: str, config: EnvConfig) -> BaseTask:
     """Create the JaxMARL task `name`; options not in `OPTIONS` are arguments of its class.
 
     Raises:
@@ -130,10 +131,12 @@ def make(name: str, config: EnvConfig) -> "JaxMarlTask":
         with _quiet():
             env = _make_env(name, options)
             limit = _unlimit(name, env, config.max_episode_steps)
-            return JaxMarlTask(env, name, limit, weight)
+            task = JaxMarlTask(env, name, limit, weight)
     except (AssertionError, IndexError, NotImplementedError, TypeError) as error:
         problem = str(error) or "rejected by JaxMARL"
         raise ValueError(f"env.options for jaxmarl/{name}: {problem}") from error
+    # A wrapper that repeats actions reaches the simulator's limit before the outer time limit.
+    return TimeLimit(task, limit) if config.wrappers and name == "jaxnav" else task
 
 
 def _is_kitchen(name: str) -> bool:

@@ -23,7 +23,7 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.vectorize import cast_to_space
-from purejaxppo.envs.wrappers import FlatActions
+from purejaxppo.envs.wrappers import FlatActions, TimeLimit
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, example
 
 TIME_LIMITS = {
@@ -86,7 +86,7 @@ def task_names() -> list[str]:
     return list(TIME_LIMITS)
 
 
-def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
+def make(name: str, config: EnvConfig) -> BaseTask:
     """Create the jumanji task `name`; `config.options` are arguments of its class and generator.
 
     Raises:
@@ -100,7 +100,11 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
     task.cheap_reset = name in CHEAP_RESETS
     task.keeps_integers = name in INTEGER_TASKS
     task.fresh_fraction = 0.25 if name in EXPENSIVE_RESETS else 1.0
-    return FlatActions(task) if isinstance(task.action, Box) else task
+    wrapped: Any = task
+    if config.wrappers and not TIME_LIMITS[name]:
+        # A wrapper that repeats actions reaches the simulator's limit before the outer time limit.
+        wrapped = TimeLimit(task, task.max_episode_steps)
+    return FlatActions(wrapped) if isinstance(task.action, Box) else wrapped
 
 
 def _make_task(name: str, options: Mapping[str, Any], max_episode_steps: int) -> "JumanjiTask":
