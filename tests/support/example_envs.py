@@ -141,6 +141,23 @@ class OneBuffer(Counter):
         return self.picture_buffer
 
 
+class Rendered(Counter):
+    """Renders frames of a given form: the time in red, and in other channels twice the time."""
+
+    def __init__(self, form="rgb", render_mode=None):
+        super().__init__(length=3)
+        self.form, self.render_mode = form, render_mode
+
+    def render(self):
+        pixels = np.full((4, 6, 4), [self.time, 2 * self.time, 2 * self.time, 255], np.uint8)
+        if self.form == "fails":
+            raise RuntimeError("no camera")
+        if self.form == "sometimes" and self.time in (0, 3):
+            return None
+        forms = {"rgba": pixels, "grey": pixels[..., :1], "float": pixels[..., :3] / 255.0}
+        return forms.get(self.form, pixels[..., :3])
+
+
 class Faulty(Counter):
     """At its third step, the environment with seed `culprit` has the fault `fault`."""
 

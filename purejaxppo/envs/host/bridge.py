@@ -73,13 +73,22 @@ class FrameSource(BaseTask):
 
     def draw(self, states: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Yield the frames in the requested size; charts if the states are observations."""
-        if isinstance(states[0], CompressedFrame):
-            from purejaxppo.video.canvas import fit
-
-            return (fit(state.pixels(), height, width) for state in states)
+        if rendered := [state for state in states if isinstance(state, CompressedFrame)]:
+            return _frames(states, rendered[0], height, width)
         from purejaxppo.video import charts
 
         return charts.frames(states, height=height, width=width)
+
+
+def _frames(
+    states: Sequence[Any], shown: CompressedFrame, height: int, width: int
+) -> Iterator[np.ndarray]:
+    """Yield frames; repeat them for states that were not rendered, such as the one after reset."""
+    from purejaxppo.video.canvas import fit
+
+    for state in states:
+        shown = state if isinstance(state, CompressedFrame) else shown
+        yield fit(shown.pixels(), height, width)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from purejaxppo.config.references import (
     OBJECT,
     CodeRef,
     LoadError,
+    described,
     files_in,
     load,
     located,
@@ -324,14 +325,27 @@ class RenderedEnv:
         return copied(self.buffers.out, obs)
 
     def render_frame(self) -> np.ndarray | None:
-        """Return a frame from the environment's `render`, uint8 [H, W, 3], or None."""
+        """Return a frame from the environment's `render`, uint8 [H, W, 3], or None.
+
+        Raises:
+            SimulatorError: `render` fails, or returns an array of another form.
+        """
         from gymnasium.error import DependencyNotInstalled
 
         try:
             frame = self.env.render()
         except (DependencyNotInstalled, NotImplementedError):
             return None
-        return frame if isinstance(frame, np.ndarray) and frame.ndim == 3 else None
+        except Exception as error:
+            raise SimulatorError(f"render: {described(error)}") from error
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+            return None
+        if frame.dtype != np.uint8 or frame.shape[2] not in (1, 3, 4):
+            raise SimulatorError(
+                f"render returned {frame.dtype} of shape {list(frame.shape)}. Return uint8 "
+                f"[height, width, 3]."
+            )
+        return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame[..., :3]
 
     def close(self) -> None:
         """Close the environment."""

@@ -33,6 +33,7 @@ from purejaxppo.envs import families, registry
 from purejaxppo.envs.base import Env
 from purejaxppo.envs.host import envpool
 from purejaxppo.envs.host.bridge import HostEnv
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import collect, init_rollout
@@ -689,6 +690,32 @@ def test_an_episode_can_be_recorded_without_a_display(name, make_config, key, mo
     frames = list(task.draw(pictures, height=120, width=160))
     assert frames[0].shape == (120, 160, 3)
     assert frames[0].std() > 5 and np.any(frames[0] != frames[-1])
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("rgb", [[0, 0], [1, 2], [2, 4], [3, 6]]),
+        ("rgba", [[0, 0], [1, 2], [2, 4], [3, 6]]),
+        ("grey", [[0, 0], [1, 1], [2, 2], [3, 3]]),
+        ("sometimes", [[1, 2], [1, 2], [2, 4], [2, 4]]),  # nothing at the start and at the end
+        ("float", r"render returned float64 of shape \[4, 6, 3\]\. Return uint8 \[height, width"),
+        ("fails", r"render: line \d+ of .* raises RuntimeError: no camera"),
+    ],
+)
+def test_frames_of_any_form_are_recorded_as_rgb_or_rejected(form, expected, make_config, key):
+    env = {"name": f"gymnasium/{EXAMPLE_ENVS}:Rendered", "options": {"form": form}}
+    agent = Agent(make_config(env=env), AgentState({}, None))
+    agent = replace(agent, state=jax.jit(agent.policy.init)(key))
+    if isinstance(expected, str):
+        with pytest.raises(SimulatorError, match=expected) as caught:
+            record_states(agent)
+        assert "\n" not in str(caught.value)
+        return
+    task, states, _ = record_states(agent)
+    frames = [frame[2, 3].tolist() for frame in task.draw(states, height=4, width=6)]
+    assert [[red, green] for red, green, _ in frames] == expected
+    assert all(green == blue for _, green, blue in frames)
 
 
 def rewards_of(env, key):
