@@ -58,10 +58,13 @@ class EventFile:
 class EventFiles(FileWriter):
     """Writer of an event file that gives each event a step and a time."""
 
-    def __init__(self, folder: str) -> None:
-        """Open the file."""
+    def __init__(self, folder: str, purge_step: int | None) -> None:
+        """Open the file. TensorBoard ignores earlier files of the folder from `purge_step` on."""
         self.event_writer = EventFile(folder)
         self._default_metadata: dict[str, Any] = {}
+        started = SessionLog(status=SessionLog.START)
+        for event in ({"file_version": "brain.Event:2"}, {"session_log": started}):
+            self.add_event(Event(step=purge_step, **event))
 
 
 class Writer(SummaryWriter):
@@ -72,11 +75,8 @@ class Writer(SummaryWriter):
     def _get_file_writer(self) -> FileWriter:
         """Return the writer of the folder, opened at the first call."""
         if self.all_writers is None:
-            self.file_writer = EventFiles(self.logdir)
+            self.file_writer = EventFiles(self.logdir, self.purge_step)
             self.all_writers = {self.logdir: self.file_writer}
-            started = SessionLog(status=SessionLog.START)
-            for event in ({"file_version": "brain.Event:2"}, {"session_log": started}):
-                self.file_writer.add_event(Event(step=self.purge_step, **event))
         return self.file_writer
 
     def add_hyperparameters(self, values: Mapping[str, Any], metrics: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ class Writer(SummaryWriter):
         for tag in tag_scalar_dict:
             folder = os.path.join(self.logdir, main_tag, tag)
             if folder not in self.all_writers:
-                self.all_writers[folder] = EventFiles(folder)
+                self.all_writers[folder] = EventFiles(folder, self.purge_step)
         super().add_scalars(main_tag, tag_scalar_dict, *args, **kwargs)
 
     def close(self) -> None:

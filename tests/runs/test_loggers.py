@@ -251,6 +251,9 @@ def test_tensorboard_files_hold_rows_and_the_values_of_callbacks(tmp_path):
     assert values[1].histo.num == 4
     left = [v for event in events(tmp_path / "mine/left") for v in event.summary.value]
     assert [(value.tag, value.simple_value) for value in left] == [("mine", 1.0), ("mine", 3.0)]
+    for folder in (tmp_path, tmp_path / "mine/left"):  # steps from 8 on in older files are void
+        starts = [event.step for event in events(folder) if event.session_log.status == 1]
+        assert starts == [8]
 
 
 def test_tensorboard_files_hold_the_config_its_hyperparameters_and_videos(tmp_path, make_config):
