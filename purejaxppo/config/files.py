@@ -31,13 +31,18 @@ from purejaxppo.config.unknown import check_known, unknown, with_keywords
 INTEGER, FLOAT = NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
+MOST_DIGITS = 1000
+"""Maximum number of digits of an integer. Python reads up to 4,300."""
+
+
 class Loader(yaml.SafeLoader):
     """YAML loader that rejects duplicate keys, and reads 3e-4 and 010 as decimal, 1:30 as text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Load a mapping; raise an error for a duplicate key."""
         seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        for key in (key for key, _ in pairs if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"duplicate key {key.value!r}", problem_mark=key.start_mark
@@ -47,7 +52,11 @@ class Loader(yaml.SafeLoader):
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         """Load an integer; without 0x or 0b, it is decimal."""
-        digits = node.value.replace("_", "")
+        digits = self.construct_scalar(node).replace("_", "")
+        if len(digits) > MOST_DIGITS:
+            raise yaml.MarkedYAMLError(
+                problem=f"a number of {len(digits)} digits", problem_mark=node.start_mark
+            )
         return int(digits, 0 if digits.lstrip("+-")[1:2] in ("x", "b") else 10)
 
     def construct_number(self, node: yaml.ScalarNode) -> float | str:
@@ -57,7 +66,8 @@ class Loader(yaml.SafeLoader):
 
     def construct_date(self, node: yaml.ScalarNode) -> str:
         """Load a date as text, because no setting is a date."""
-        return node.value
+        text: str = self.construct_scalar(node)
+        return text
 
 
 Loader.yaml_implicit_resolvers = {
@@ -205,6 +215,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: invalid YAML{place}: {problem}.{hint}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: values are nested too deeply.") from error
+    except KeyError as error:  # of a tag such as !!bool
+        raise ValueError(f"{path}: invalid YAML: {error} does not fit its tag.") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if data is None:
@@ -405,7 +417,10 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if origin is dict:
         return _pairs(value, args[1], name)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name}: must be a finite number.") from None
     if hint is int and (number := whole(value)) is not None:
         return number
     kinds = (str, CodeRef) if hint is str else hint

@@ -619,7 +619,8 @@ class Config(Section):
     """Run folder whose agent this run starts from (warm start), for example with another reward,
     terrain or number of environments. The optimiser and the schedules start from scratch. If that
     run has one agent, all seeds start from it. If it has several, this run needs as many seeds, and
-    each seed starts from one of them. Empty: random parameters."""
+    each seed starts from one of them; in a sweep, select one with init_member. Empty: random
+    parameters."""
     init_checkpoint: str = setting("best", swept=False, needs="init_from")
     """Checkpoint of init_from: best, last, or its number of environment steps."""
     init_member: int = setting(-1, low=-1, high=2**12, swept=False, needs="init_from")

@@ -265,7 +265,8 @@ def agent_of(source: Agent | HasBest) -> Agent:
         )
     agent = source if isinstance(source, Agent) else getattr(source, "best", None)
     if not isinstance(agent, Agent):
-        raise ValueError(f"{source!r} is neither a Run nor an Agent.")
+        value = source if source is None or isinstance(source, int | float) else type(source)
+        raise ValueError(f"{value!r} is neither a Run nor an Agent.")
     return agent
 
 

@@ -109,6 +109,11 @@ def check_agents(source: Source, setup: Setup, parts: Parts) -> None:
     if not count or (count == size == setup.config.num_seeds):
         return
     select = "agent.member(i)" if setup.init is not None else "init_member = i"
+    if len(setup.members) > setup.config.num_seeds:
+        raise ValueError(
+            f"{source.field}: it has {count} agents. In a sweep, select one with {select}, where i "
+            f"is 0 to {count - 1}."
+        )
     raise ValueError(
         f"{source.field}: it has {count} agents, and this run trains {max(size, 1)}. Select one "
         f"with {select}, where i is 0 to {count - 1}, or use num_seeds = {count}, which starts "

@@ -49,6 +49,14 @@ WRONG = [
     ("network:\n  activation: sine\n", "'sine': must be one of tanh, relu"),
     ("network:\n  policies: {a: [1]}\n", "network.policies.a = [1]: must be a number"),
     ("seed:\n", "seed = None: must be a whole number"),
+    ("seed: !!int [1]\n", "bad.yaml: invalid YAML in line 1: expected a scalar node"),
+    ("seed: !!timestamp [1]\n", "bad.yaml: invalid YAML in line 1: expected a scalar node"),
+    ("env: !!map abc\n", "bad.yaml: invalid YAML in line 1: expected a mapping node"),
+    ("seed: !!bool abc\n", "bad.yaml: invalid YAML: 'abc' does not fit its tag"),
+    (f"\nseed: {'1' * 5000}\n", "bad.yaml: invalid YAML in line 2: a number of 5000 digits"),
+    (f"ppo:\n  learning_rate: {10**400}\n", "ppo.learning_rate: must be a finite number"),
+    (f"ppo:\n  term_coefs: [{10**400}]\n", "ppo.term_coefs: must be a finite number"),
+    (f"env:\n  randomize: {{a: {10**400}}}\n", "env.randomize", "must be a finite number"),
 ]
 
 

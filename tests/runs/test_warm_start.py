@@ -24,6 +24,7 @@ import purejaxppo as ppo
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import load_config
 from purejaxppo.learner import PPO
+from purejaxppo.parts import make_parts
 from purejaxppo.runs import warm_start
 from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.programs import Programs, evaluation_keys
@@ -203,6 +204,17 @@ def test_training_from_python_starts_from_an_agent_and_resumes_only_with_it(trai
     assert result.agent.value_stats.moments.count > agent.state.value_stats.moments.count
     with pytest.raises(ValueError, match=r"^init: it has 2 agents, and this run trains 1\. Select"):
         ppo.make_train(config, init=trained)
+
+
+def test_a_sweep_starts_from_one_agent(trained, make_config):
+    config = make_config(**HARD)
+    members = [config.replace(seed=seed) for seed in (0, 1)]
+    setup = replace(resolve(config, members=members), init=trained)
+    sentence = (
+        "init: it has 2 agents. In a sweep, select one with agent.member(i), where i is 0 to 1."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        warm_start.load(setup, make_parts(config))
 
 
 def test_a_run_does_not_resume_with_another_agent(trained, make_config, tmp_path):
