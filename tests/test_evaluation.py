@@ -1,6 +1,7 @@
 """The scores of evaluations, and what they do not depend on."""
 
 import pickle
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -239,6 +240,8 @@ def test_a_condition_that_was_undone_is_not_named(paid):
     assert str(evaluate(undone, 2)).startswith("2 episodes: return 50")
     copied = pickle.loads(pickle.dumps(changed)).with_env({"max_episode_steps": 2})
     assert copied.conditions == {"env.max_episode_steps": 2}
+    made = replace(changed).with_env({"options": {"pay": 3.0}})  # does not know the run's config
+    assert made.conditions == {"env.max_episode_steps": 3, "env.options.pay": 3.0}
 
 
 @pytest.mark.parametrize("source", [None, 3, Agent, {"best": 1}])

@@ -467,7 +467,7 @@ def test_an_invalid_replace_of_a_config_gets_a_one_sentence_error(changes, messa
     assert not Path("never").exists()
 
 
-NO_PATH = r"^3 is not a path\. Use text or a pathlib\.Path\."
+NO_PATH = r" = 3: must be a string or a pathlib\.Path\.$"
 
 
 @pytest.mark.toy

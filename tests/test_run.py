@@ -259,19 +259,22 @@ def test_a_truncated_line_of_metrics_does_not_stop_a_run(finished_run, config_fi
     assert updates[-1] == 9
 
 
-OWN_FILES = ("code/net.py", "config.yaml", "tensorboard/old", "videos/one.mp4", "wandb/x")
+USER_FILES = ("code/net.py", "config.yaml", "tensorboard/old", "videos/one.mp4", "wandb/x")
 
 
-@pytest.mark.parametrize("name", OWN_FILES)
+@pytest.mark.parametrize("name", USER_FILES)
 @pytest.mark.parametrize("flags", [(), ("--clobber",)])
-def test_own_files_with_the_names_of_a_run_are_kept(name, flags, config_file, capsys):
+def test_files_of_the_user_with_the_names_of_a_run_are_kept(name, flags, config_file, capsys):
     file = Path("mine", name)
     file.parent.mkdir(parents=True)
-    file.write_text("# mine")
+    file.write_text("mine: true")
     assert train(config_file, "--run_dir", "mine", *flags) == 2
     found = error_of(capsys)
-    assert found.startswith(f"error: mine is not a run folder: it contains {Path(name).parts[0]}.")
-    assert [path.read_text() for path in Path("mine").rglob("*") if path.is_file()] == ["# mine"]
+    first = Path(name).parts[0]
+    assert found.startswith(f"error: mine is not a run folder: it contains {first}. Move {first},")
+    assert [path.read_text() for path in Path("mine").rglob("*") if path.is_file()] == [
+        "mine: true"
+    ]
 
 
 def test_a_start_without_a_checkpoint_keeps_code_that_the_config_needs(config_file, capsys):
@@ -284,7 +287,7 @@ def test_a_start_without_a_checkpoint_keeps_code_that_the_config_needs(config_fi
     flags = ("--run_dir", "run", "--ppo.learning_rate_schedule", f"{code}:linear")
     capsys.readouterr()
     assert train(config_file, *flags) == 2
-    assert "net.py, which the config needs, would be deleted" in capsys.readouterr().err
+    assert "net.py: the config names this file, but a run that" in capsys.readouterr().err
     assert code.read_text().startswith("def linear")
 
 
@@ -295,10 +298,17 @@ def test_a_damaged_header_of_metrics_keeps_a_copy_of_all_rows(finished_run, conf
     file.write_text(damaged)
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 1152) == 0
     assert Path("run/metrics.csv.damaged").read_text() == damaged
-    assert any("metrics.csv.damaged is a copy of the file" in x for x in caplog.messages)
+    count = len(lines) - 1
+    sentence = f"the header on line 1 is damaged, so that {count} corrupt rows cannot be read. The"
+    assert any(f"{sentence} old file is kept as metrics.csv.damaged" in x for x in caplog.messages)
     assert [row["update"] for row in read_csv(file)][-1] == 9
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[:-1], "1,2\n", lines[-1]]))
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 1280) == 0
+    assert Path("run/metrics.csv.damaged").read_text() == damaged
+    assert "\n1,2\n" in Path("run/metrics.csv.damaged2").read_text()
     with run_folder(Path("run"), clobber=True):
-        assert not Path("run/metrics.csv.damaged").exists()
+        assert not list(Path("run").glob("*.damaged*"))
 
 
 def test_a_finished_run_reports_changes_it_was_not_trained_with(finished_run, config_file, capsys):

@@ -81,7 +81,7 @@ def list_envs(pattern: str = "*") -> int:
     if (family := prefix.lower()) in known:
         if list_tasks(family, tasks or "*"):
             return 0
-        if not tasks and not registry.task_names(family):
+        if tasks in ("", "*") and not registry.task_names(family):
             print(f"{family}/  {families.load(family).about}")
             print_options(family)
             return 0

@@ -105,7 +105,7 @@ def find_config(name: str) -> Path:
     Raises:
         ValueError: the file does not exist.
     """
-    path = user_path(name)
+    path = user_path(name, "config")
     if path.is_file():
         return path
     known = library_configs()

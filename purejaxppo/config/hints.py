@@ -67,7 +67,7 @@ def python_names(message: str) -> str:
     """Return a message about flags of a command as one about arguments of a function.
 
     --run_dir becomes run_dir, --clobber becomes clobber=True, --search grid becomes search="grid".
-    Commands in backticks stay.
+    Text in backticks stays as it is.
     """
     parts = message.split("`")
     for i, part in enumerate(parts[::2]):

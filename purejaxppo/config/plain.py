@@ -13,14 +13,18 @@ MOST_STEPS = 2**30
 """Longest time limit in steps. Longer ones count as no limit."""
 
 
-def user_path(path: str | Path) -> Path:
+def user_path(path: str | Path, name: str = "path") -> Path:
     """Return a path with "~" replaced by the home folder; "~" of an unknown user stays.
+
+    Args:
+        path: the path.
+        name: name of the setting or argument, for messages.
 
     Raises:
         ValueError: the value is not a path.
     """
     if not isinstance(path, str | os.PathLike):
-        raise ValueError(f"{path!r} is not a path. Use text or a pathlib.Path.")
+        raise ValueError(f"{name} = {path!r}: must be a string or a pathlib.Path.")
     try:
         return Path(path).expanduser()
     except RuntimeError:

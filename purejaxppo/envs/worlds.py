@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from purejaxppo.envs.host.bridge import HostEnv
 
 GLOBAL_STATE_OPTION = Option(
-    False, "Adds the global state to the observation, for a centralised critic."
+    False, "Add the global state to the observation, for a centralised critic."
 )
 
 

@@ -40,9 +40,9 @@ class Agent:
     member_steps: tuple[int, ...] = ()
     """Number of environment steps that each agent was trained for."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the environment that `with_env` changed, by dotted name."""
+    """Settings of the environment that differ from those of the run, by dotted name."""
     _trained: Config | None = field(default=None, init=False, repr=False)
-    """Config of the run; None: `config`."""
+    """Config of the run; None if it is `config`, or unknown."""
     _acting: "Acting | None" = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -135,10 +135,11 @@ class Agent:
             return self
         config = conditions.changed(self.config, new)
         members = tuple(conditions.changed(member, new) for member in self.members)
-        trained = self._trained or self.config
-        differing = conditions.differences(trained, config)
+        differing = conditions.differences(self._trained or self.config, config)
+        if self._trained is None:  # as in an agent of another version
+            differing = {**self.conditions, **differing}
         agent = Agent(config, self.state, self.env_steps, members, self.member_steps, differing)
-        agent._trained = trained
+        agent._trained = self._trained or (None if self.conditions else self.config)
         conditions.check_spaces(differing, self.policy, agent.policy)
         return agent
 
@@ -265,8 +266,12 @@ def agent_of(source: Agent | HasBest) -> Agent:
         )
     agent = source if isinstance(source, Agent) else getattr(source, "best", None)
     if not isinstance(agent, Agent):
-        value = source if source is None or isinstance(source, int | float) else type(source)
-        raise ValueError(f"{value!r} is neither a Run nor an Agent.")
+        is_short = source is None or isinstance(source, int | float)
+        text = repr(source) if is_short else f"a value of type {type(source).__name__}"
+        raise ValueError(
+            f"{text} is neither a Run nor an Agent. Use purejaxppo.load(run_dir), "
+            f"Agent.load(path), or the best of a sweep."
+        )
     return agent
 
 
@@ -309,10 +314,10 @@ class Acting:
         if before is None or len(before) != size:
             self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)
         # The episode of an absent agent starts when the agent appears.
-        given = np.asarray(~before if start is None else start)
-        if given.dtype.kind not in "biu":
+        start_array = np.asarray(~before if start is None else start)
+        if start_array.dtype.kind not in "biu":
             raise ValueError(f"start = {start!r}: must be True, False or an array of these.")
-        starts = given.astype(bool)
+        starts = start_array.astype(bool)
         if starts.shape not in ((), (size,)):
             raise ValueError(f"start has shape {list(starts.shape)}. It must be [] or [{size}].")
         starts = np.broadcast_to(starts, (size,))
@@ -346,7 +351,7 @@ def act_function(
         grouped: if True, the function takes one key per group of rows instead of one key.
 
     Raises:
-        ValueError: `deterministic` is something else.
+        ValueError: `deterministic` is neither a bool nor None.
     """
     if not isinstance(deterministic, bool | np.bool_ | None):
         raise ValueError(f"deterministic = {deterministic!r}: must be True, False or None.")

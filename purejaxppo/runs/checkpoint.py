@@ -599,7 +599,7 @@ def restore(
     Raises:
         ValueError: the run or the checkpoint does not exist or cannot be read.
     """
-    run_dir = user_path(run_dir)
+    run_dir = user_path(run_dir, "run_dir")
     check_is_run(run_dir)
     config = load_config(run_dir / CONFIG, overrides, saved=True)
     if "env.name" in (overrides or {}):
@@ -647,7 +647,7 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
     Raises:
         ValueError: the run does not exist, or has no readable checkpoint.
     """
-    run_dir = user_path(run_dir)
+    run_dir = user_path(run_dir, "run_dir")
     check_is_run(run_dir)
     agents, corrupt = [], ""
     for step in steps_of(run_dir):

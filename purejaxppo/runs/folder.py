@@ -34,6 +34,7 @@ from purejaxppo.config.run_files import (
 )
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
+from purejaxppo.runs.rows import DAMAGED_METRICS
 
 try:
     import fcntl
@@ -44,8 +45,6 @@ log = logging.getLogger("purejaxppo")
 
 SYSTEM_ERRORS = [os.strerror(number) for number in errno.errorcode]
 LOCK = ".lock"
-DAMAGED = "metrics.csv.damaged"
-"""Copy of a metrics.csv with corrupt rows."""
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
 VERSIONS = "versions.json"
@@ -65,7 +64,7 @@ RUN_FILES = (
     WANDB_ID,
     "metrics.csv",
     ".metrics.csv",
-    DAMAGED,
+    DAMAGED_METRICS,
     "learning_curve.png",
     "report.png",
     ".learning_curve.png",
@@ -92,8 +91,8 @@ def run_folder(
 ) -> Iterator[None]:
     """Create the run folder if needed, and lock it against a second process.
 
-    The folder of an earlier run may also contain other files, such as videos. Without a file that
-    only a run writes, files with the names of a run's files, such as config.yaml, are the user's.
+    The folder of an earlier run may also contain other files, such as videos. If no run has started
+    in it, all files belong to the user, also config.yaml.
 
     Args:
         run_dir: the folder.
@@ -108,17 +107,15 @@ def run_folder(
             raise ValueError(f"{short_path(run_dir)} is a file. --run_dir must be a folder.")
         known = {*run_files, LOCK}
         names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
-        is_written = bool({LOCK, VERSIONS, SWEEP} & names or steps_of(run_dir))
-        others = names - known if is_written else names
+        ours = known if has_started(run_dir) else {name for name in known if name[0] == "."}
+        others = names - ours
         foreign = sorted(name for name in others if not name.endswith(".log"))
-        if SWEEP in run_files:
-            is_earlier = SWEEP in names and "select_by" in read_yaml(run_dir / SWEEP)
-        else:
-            is_earlier = {CONFIG, VERSIONS} <= names
+        is_earlier = is_sweep(run_dir) if SWEEP in run_files else {CONFIG, VERSIONS} <= names
         if foreign and not is_earlier:
+            remedy = f"Move {foreign[0]}, or use" if foreign[0] in known else "Use"
             raise ValueError(
-                f"{short_path(run_dir)} is not a run folder: it contains {foreign[0]}. Use another "
-                f"--run_dir."
+                f"{short_path(run_dir)} is not a run folder: it contains {foreign[0]}. {remedy} "
+                f"another --run_dir."
             )
         run_dir.mkdir(parents=True, exist_ok=True)
         lock = (run_dir / LOCK).open("w")
@@ -151,6 +148,17 @@ def named_write_errors(place: str | Path, kind: type[Exception] = OSError) -> It
         if not text:
             raise
         raise OSError(f"{place} cannot be written ({text[0].lower()}{text[1:]})") from error
+
+
+def has_started(run_dir: Path) -> bool:
+    """Return True if a run or a sweep has started in a folder, by files that only they write."""
+    return (run_dir / VERSIONS).is_file() or is_sweep(run_dir) or bool(steps_of(run_dir))
+
+
+def is_sweep(run_dir: Path) -> bool:
+    """Return True if a folder has the sweep.yaml of a sweep of this library."""
+    path = run_dir / SWEEP
+    return path.is_file() and "select_by" in read_yaml(path)
 
 
 def check_is_run(run_dir: Path) -> None:
@@ -186,7 +194,8 @@ def _clear(run_dir: Path, run_files: Sequence[str]) -> None:
     if (run_dir / CONFIG).is_file():
         with contextlib.suppress(ValueError, OSError):  # the file may be broken
             logs = [load_config(run_dir / CONFIG, saved=True).logging.log_file]
-    for name in (*run_files, *filter(None, logs)):
+    copies_of_metrics = [path.name for path in run_dir.glob(f"{DAMAGED_METRICS}*")]
+    for name in (*run_files, *copies_of_metrics, *filter(None, logs)):
         path = run_dir / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -266,13 +275,30 @@ def check_not_deleted(config: Config, run_dir: Path, run_files: Sequence[str] = 
     """
     sources = [Path(located(x)) for x in (config.init_from, config.pretrain.teacher) if x]
     for file in [*imported_files(config), *(source.resolve() for source in sources)]:
-        if not file.is_relative_to(run_dir.resolve()):
-            continue
-        parts = file.relative_to(run_dir.resolve()).parts
-        if not parts or parts[0] in run_files:
+        if is_among(file, run_dir, run_files):
             raise ValueError(
-                f"{file}, which the config needs, would be deleted with the earlier run. Name the "
-                f"original file, or use another --run_dir."
+                f"--clobber would delete {file}, which the config needs. Name the original file, "
+                f"or use another --run_dir."
+            )
+
+
+def is_among(file: Path, run_dir: Path, run_files: Sequence[str]) -> bool:
+    """Return True if a file is one of a run's files, is in one of its folders, or is `run_dir`."""
+    file, run_dir = file.resolve(), run_dir.resolve()
+    if not file.is_relative_to(run_dir):
+        return False
+    parts = file.relative_to(run_dir).parts
+    return not parts or parts[0] in run_files
+
+
+def check_not_replaced(config: Config, run_dir: Path) -> None:
+    """Raise ValueError if a config names a file in `code/` of a run that starts again."""
+    for file in imported_files(config):
+        if is_among(file, run_dir, [copies.CODE]):
+            raise ValueError(
+                f"{file}: the config names this file, but a run that starts in "
+                f"{short_path(run_dir)} replaces {copies.CODE}/. Name the original file, or use "
+                f"another --run_dir."
             )
 
 
@@ -338,6 +364,16 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         Lines to print about the copies.
     """
     first = not steps_of(run_dir)
+    if first or not (run_dir / VERSIONS).is_file():  # written first: it marks a run folder
+        versions = {
+            "command": sys.argv,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "device": jax.devices()[0].device_kind,
+            "git": git_revision(),
+            "packages": dict(sorted({d.name: d.version for d in metadata.distributions()}.items())),
+        }
+        write_whole(run_dir / VERSIONS, json.dumps(versions, indent=1))
     if first:  # delete what a start without a checkpoint left behind
         shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)
         (run_dir / MEMBERS).unlink(missing_ok=True)
@@ -347,17 +383,6 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         save_members(run_dir / MEMBERS, config, members)
     notes = copy_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
-    if not first and (run_dir / VERSIONS).is_file():
-        return notes
-    versions = {
-        "command": sys.argv,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": jax.devices()[0].device_kind,
-        "git": git_revision(),
-        "packages": dict(sorted({d.name: d.version for d in metadata.distributions()}.items())),
-    }
-    write_whole(run_dir / VERSIONS, json.dumps(versions, indent=1))
     return notes
 
 

@@ -98,7 +98,7 @@ class Run:
 
     def __init__(self, run_dir: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
         """Read the config."""
-        self.run_dir = user_path(run_dir).absolute()
+        self.run_dir = user_path(run_dir, "run_dir").absolute()
         self._overrides = dict(overrides or {})
         check_is_run(self.run_dir)
         self.config = load_config(self.run_dir / CONFIG, self._overrides, saved=True)
@@ -290,7 +290,7 @@ def train(
             if more := more if is_list(more) else [more]:
                 full = full.replace(**{field: (*values, *more)})
         chosen = run_dir or full.run_dir or f"runs/{session.run_name(name, full)}"
-        folder = user_path(chosen).absolute()
+        folder = user_path(chosen, "run_dir").absolute()
         start = None if init is None else agent_of(init)
         code = session.train(full, folder, clobber=clobber, quiet=quiet, change=parts, init=start)
     if code == 128 + signal.SIGINT:

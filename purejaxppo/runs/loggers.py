@@ -20,7 +20,7 @@ from purejaxppo.config.files import as_text, flatten, to_yaml, write_whole
 from purejaxppo.config.hints import show
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import atomic_write
-from purejaxppo.runs.folder import DAMAGED, TENSORBOARD, WANDB_ID, named_write_errors
+from purejaxppo.runs.folder import TENSORBOARD, WANDB_ID, named_write_errors
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, csv_cells, mean_row, read_csv
 
 log = logging.getLogger("purejaxppo")
@@ -97,13 +97,14 @@ class CsvLogger:
         """Open the file, and keep its rows up to update `resumed_at`."""
         self._path = path
         self._columns = list(columns)
-        rows = [row for row in self._saved() if row["update"] <= resumed_at]
+        rows = [row for row in self._read_rows() if row["update"] <= resumed_at]
         self._columns += dict.fromkeys(k for row in rows for k in row if k not in columns)
         self._start(rows)
 
-    def _saved(self) -> list[Row]:
-        """Return the rows of the file. If some are corrupt, they are kept in a copy."""
-        return read_csv(self._path, self._path.with_name(DAMAGED))
+    def _read_rows(self) -> list[Row]:
+        """Return the rows of the file, which is copied if some of them are corrupt."""
+        with named_write_errors(self._path):
+            return read_csv(self._path, copied=True)
 
     def _start(self, rows: Sequence[Row]) -> None:
         """Replace the file by a file with these rows."""
@@ -123,7 +124,7 @@ class CsvLogger:
         if new := dict.fromkeys(key for row in rows for key in row if key not in self._columns):
             self._file.close()
             self._columns += new
-            self._start(self._saved())
+            self._start(self._read_rows())
         with named_write_errors(self._path):
             self._writer.writerows(csv_cells(row) for row in rows)
             self._file.flush()

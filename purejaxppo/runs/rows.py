@@ -1,9 +1,10 @@
 """Rows of metrics: dicts from the names of columns to numbers."""
 
 import csv
+import itertools
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -48,6 +49,10 @@ SUCCESS = "eval/success_rate"
 
 
 MEMBER_COLUMNS = ("member", "seed")
+IDENTIFIERS = {"global_step", "update"}
+"""Columns of every row."""
+DAMAGED_METRICS = "metrics.csv.damaged"
+"""Copy of a metrics.csv with corrupt rows."""
 """Columns that identify the agent of a row."""
 
 
@@ -167,15 +172,15 @@ def _cell(value: float) -> str:
     return f"{value:.0f}" if is_exact else f"{value:.10g}"
 
 
-def read_csv(path: Path, copy: Path | None = None) -> list[Row]:
+def read_csv(path: Path, *, copied: bool = False) -> list[Row]:
     """Read the rows of a metrics.csv without empty cells; [] if the file is missing.
 
     Incomplete or corrupt rows, for example after a full disk, are skipped with a warning.
 
     Args:
         path: the file.
-        copy: the file is copied there if it has corrupt rows, other than a last one that is cut
-            off.
+        copied: copy a file with corrupt rows, other than a last one that is cut off, to
+            metrics.csv.damaged, .damaged2 and so on.
     """
     rows: list[Row] = []
     corrupt: list[int] = []
@@ -190,15 +195,23 @@ def read_csv(path: Path, copy: Path | None = None) -> list[Row]:
         except (ValueError, csv.Error):
             corrupt.append(number)
     if corrupt:
-        kept = ""
-        if copy and lines[corrupt[0] - 1].endswith("\n"):
+        rows_text = f"{len(corrupt)} corrupt row{'s' * (len(corrupt) > 1)}"
+        where = f"skipped {rows_text}, the first on line {corrupt[0]}"
+        if not set(names) >= IDENTIFIERS:
+            where = f"the header on line 1 is damaged, so that {rows_text} cannot be read"
+        copy_note = ""
+        if copied and (corrupt != [len(lines)] or lines[-1].endswith("\n")):
+            copy = next(path for path in _copies(path) if not path.exists())
             shutil.copyfile(path, copy)
-            kept = f". {copy.name} is a copy of the file"
-        count, first = len(corrupt), corrupt[0]
-        log.warning(
-            "%s: skipped %d corrupt row(s), the first on line %d%s", path, count, first, kept
-        )
+            copy_note = f". The old file is kept as {copy.name}"
+        log.warning("%s: %s%s", path, where, copy_note)
     return rows
+
+
+def _copies(path: Path) -> Iterator[Path]:
+    """Yield the names of copies of a damaged file."""
+    yield path.with_name(DAMAGED_METRICS)
+    yield from (path.with_name(f"{DAMAGED_METRICS}{number}") for number in itertools.count(2))
 
 
 def _row(names: Sequence[str], line: str) -> Row:
@@ -207,6 +220,6 @@ def _row(names: Sequence[str], line: str) -> Row:
         raise ValueError("cut off")
     (cells,) = csv.reader([line])
     row = {name: float(cell) for name, cell in zip(names, cells, strict=True) if cell}
-    if not {"global_step", "update"} <= row.keys():
+    if not row.keys() >= IDENTIFIERS:
         raise ValueError("incomplete")
     return row

@@ -35,6 +35,8 @@ from purejaxppo.runs.folder import (
     INIT,
     VIDEO,
     check_not_deleted,
+    check_not_replaced,
+    has_started,
     imports,
     imports_of,
     record_run,
@@ -91,10 +93,11 @@ def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[lis
     with contextlib.ExitStack() as stack:
         with processes.raise_together():
             if processes.is_main():
-                if clobber or not steps_of(run_dir):
+                if clobber:
                     check_not_deleted(setup.config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not steps_of(run_dir):
+                    check_not_replaced(setup.config, run_dir)
                     (run_dir / INIT).unlink(missing_ok=True)  # left by an interrupted start
                     # Written early: config.yaml marks a run folder.
                     notes = record_run(setup.config, run_dir, setup.members)
@@ -147,7 +150,7 @@ def train(
         resumes = not clobber and bool(steps_of(run_dir))
         if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
-        elif not clobber and (run_dir / CONFIG).is_file():
+        elif not clobber and (run_dir / CONFIG).is_file() and has_started(run_dir):
             load_config(run_dir / CONFIG, saved=True)  # a run that cannot be read is kept
             if not quiet:
                 for line in imports_of(named, [setup.config, *setup.members], copied=False):

@@ -134,7 +134,7 @@ class Sweep(Sequence[Setting]):
 
     def __init__(self, run_dir: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
         """Read results.csv."""
-        self.run_dir = user_path(run_dir).absolute()
+        self.run_dir = user_path(run_dir, "run_dir").absolute()
         path = self.run_dir / TABLE
         if not path.is_file():
             problem = f"{TABLE} is missing" if self.run_dir.is_dir() else "no such folder"

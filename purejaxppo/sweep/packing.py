@@ -250,13 +250,16 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
             config, *old_members = (with_old_rules(x, old) for x in (config, *members))
             members = tuple(old_members)
             used = [config, *(members if len(members) > 1 else ())]
+            if not steps_of(folder):  # its size may change
+                saved, used = saved[:1], used[:1]
             if len(saved) != len(used) or any(
                 any(compare(*pair, free_options(config.env)))
                 for pair in zip(saved, used, strict=True)
             ):
                 raise ValueError(
-                    f"{short_path(folder)} belongs to another sweep. Use another --run_dir, or "
-                    f"--clobber to delete that sweep and start again."
+                    f"{short_path(folder)} was started with other settings of its agents. Use the "
+                    f"same flags in the same order, another --run_dir, or --clobber to delete that "
+                    f"sweep and start again."
                 )
         setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)

@@ -23,6 +23,7 @@ from purejaxppo.runs.folder import (
     check_not_deleted,
     copy_code,
     imports_of,
+    is_among,
     run_folder,
     with_absolute_paths,
 )
@@ -53,21 +54,22 @@ def sweep(command: SweepFlags, config: Config) -> int:
     check_flags(command, config)
     check_logging(config, folder)
     config = grouped(config, folder)
-    if command.clobber:
-        check_not_deleted(config, folder, SWEEP_FILES)
-    else:
+    if not command.clobber:
         config = with_copies(config, files_of(folder, command))
         for line in imports_of(relative_folder, [config]) if (folder / SWEEP).is_file() else ():
             print(line, flush=True)
     if command.search == "population":
         rules, members = population_of(command, config)
         check_members(members, command)
+        check_kept(folder, command, members)
         with run_folder(folder, clobber=command.clobber, run_files=SWEEP_FILES):
             record(folder, command, config)
             members = with_code(members, folder, command)
             return run_population(folder, command, members, rules)
     search, known = search_of(command, config)
-    check_members([search_space.apply(config, setting) for setting in known] or [config], command)
+    members = [search_space.apply(config, setting) for setting in known] or [config]
+    check_members(members, command)
+    check_kept(folder, command, members)
     with run_folder(folder, clobber=command.clobber, run_files=SWEEP_FILES):
         record(folder, command, config)
         results: list[Result] = []
@@ -78,6 +80,27 @@ def sweep(command: SweepFlags, config: Config) -> int:
             results += outcome
         report.report(folder, results, config, command.select_by)
     return 0
+
+
+def check_kept(folder: Path, command: SweepFlags, members: Sequence[Config]) -> None:
+    """With --clobber, check that no file that the sweep needs would be deleted.
+
+    Raises:
+        ValueError: a config needs such a file, or the search space is one.
+    """
+    if not command.clobber:
+        return
+    for member in members:
+        check_not_deleted(member, folder, SWEEP_FILES)
+    space = command.search_space
+    if (
+        not space.startswith("{")
+        and Path(space).is_file()
+        and is_among(Path(space), folder, SWEEP_FILES)
+    ):
+        raise ValueError(
+            f"--clobber would delete {space}. Move the file, or use another --run_dir."
+        )
 
 
 def grouped(config: Config, folder: Path) -> Config:
@@ -135,9 +158,24 @@ def search_of(command: SweepFlags, config: Config) -> tuple[NextRound, list[Valu
 def one_round(settings: Sequence[Values]) -> NextRound:
     """Return a search that trains all settings in the first round.
 
-    If the sweep resumes, these are the saved ones, whose order does not depend on that of flags.
+    If the sweep resumes, they have the saved order, which does not depend on that of flags.
     """
-    return lambda scored, known: [] if scored else list(known or settings)
+    by_text = {_text_of(setting): setting for setting in settings}
+
+    def search(
+        scored: Sequence[tuple[Values, float]], known: Sequence[Values] | None
+    ) -> list[Values]:
+        if scored:
+            return []
+        return [by_text.get(_text_of(x), x) for x in known] if known else list(settings)
+
+    return search
+
+
+def _text_of(setting: Values) -> str:
+    """Return a setting as text that does not depend on the order of its fields."""
+    saved = json.loads(json.dumps(as_text(setting)))  # all keys are text there
+    return json.dumps(saved, sort_keys=True)
 
 
 def check_members(members: Sequence[Config], command: SweepFlags) -> None:

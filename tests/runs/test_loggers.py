@@ -320,7 +320,7 @@ def test_damaged_rows_are_left_out_with_a_warning_and_the_others_kept(damage, tm
     path.write_bytes(b"global_step,update,charts/a\r\n" + whole + damage)
     rows = [{"global_step": 10, "update": 1, "charts/a": 0.5}, {"global_step": 20, "update": 2}]
     assert read_csv(path) == rows
-    assert caplog.messages == [f"{path}: skipped 1 corrupt row(s), the first on line 4"]
+    assert caplog.messages == [f"{path}: skipped 1 corrupt row, the first on line 4"]
     logger = CsvLogger(path, 2, ("global_step", "update", "charts/a"))
     logger.write([{"global_step": 30, "update": 3, "charts/a": 2.0}])
     logger.close()

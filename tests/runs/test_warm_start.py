@@ -269,7 +269,7 @@ def test_clobber_does_not_delete_the_run_that_a_run_starts_from(
 ):
     flags = ["--run_dir", finished_run, f"--{field}", finished_run, "--clobber"]
     assert train(config_file, *flags) == 2
-    assert "would be deleted with the earlier run" in capsys.readouterr().err
+    assert "--clobber would delete" in capsys.readouterr().err
     assert ppo.restore(finished_run).env_steps > 0
 
 

@@ -383,9 +383,40 @@ def test_a_batch_with_other_settings_of_its_agents_is_rejected(config_file, tmp_
     assert packing.train_batch(folder, setup_of(members[0], members=members)) == 0
     assert packing.train_batch(folder, setup_of(members[0], members=members)) == 0
     moved = [c.replace(seed=seed) for seed, c in enumerate(members[:1] + members[:0:-1])]
+    shutil.copytree(folder, tmp_path / "started")
+    shutil.rmtree(tmp_path / "started" / "checkpoints")
+    fewer = setup_of(members[0], members=members[:2])
+    assert packing.train_batch(tmp_path / "started", fewer) == 0  # no agent has been saved
     for others in (moved, members[:2]):
-        with pytest.raises(ValueError, match="belongs to another sweep"):
+        with pytest.raises(ValueError, match="was started with other settings of its agents"):
             packing.train_batch(folder, setup_of(others[0], members=others))
+
+
+@pytest.mark.toy
+def test_settings_of_a_resumed_grid_have_the_saved_order_and_their_own_types():
+    settings = [{"a": (8,), "b": {1: 2, "c": 3}}, {"a": (4, 4), "b": {1: 5, "c": 6}}]
+    other_order = [dict(reversed(setting.items())) for setting in reversed(settings)]
+    saved = json.loads(json.dumps(as_text(settings)))
+    assert session.one_round(other_order)([], saved) == settings
+    assert session.one_round(settings)([], None) == settings
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("of_grid", [True, False])
+def test_clobber_keeps_files_that_a_sweep_needs(of_grid, finished_sweep, config_file, capsys):
+    code = finished_sweep / "code" / "own.py"
+    code.parent.mkdir(exist_ok=True)
+    code.write_text("def rate(x):\n    return x\n")
+    space = finished_sweep / "sweep.yaml"
+    before = space.read_text()
+    flags = ("--grid", f"ppo.learning_rate_schedule={code}:rate,linear")
+    if not of_grid:
+        space.write_text(before := "ppo.gamma: {uniform: [0.9, 0.99]}")
+        flags = ("--search", "random", "--num_trials", "2", "--search_space", space)
+    assert sweep(config_file, *flags, "--run_dir", "swept", "--clobber") == 2
+    assert "--clobber would delete " in capsys.readouterr().err
+    assert code.is_file() and space.read_text() == before
+    assert (finished_sweep / "results.csv").is_file()
 
 
 @pytest.mark.toy

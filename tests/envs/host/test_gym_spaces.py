@@ -184,7 +184,7 @@ def test_choices_of_small_dtypes_do_not_wrap_around(space, value, expected):
     ("convert", "role"), [(observation_space, "observation"), (action_space, "action")]
 )
 def test_a_composite_space_without_parts_is_rejected(space, convert, role):
-    sentence = f"the {role} space contains a {type(space).__name__} without parts."
+    sentence = f"the {role} space contains an empty {type(space).__name__}."
     for tried in (space, spaces.Dict({"a": TWO, "b": space})):
         with pytest.raises(MakeError) as caught:
             convert(tried)

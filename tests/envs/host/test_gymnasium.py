@@ -210,6 +210,9 @@ def test_a_wrapper_cannot_have_another_limit_than_the_config():
         "env.options.wrappers: TimeLimit has max_episode_steps = 3, but env.max_episode_steps = "
         "50. Remove one of them."
     )
+    skip = [{"MaxAndSkipObservation": {"skip": 2}}, *options["wrappers"]]
+    repeated = replace(config, max_episode_steps=6, options=options | {"wrappers": skip})
+    assert registry.make(repeated, 1).spec.max_episode_steps == 3
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class WithoutAgents(BaseParallelWrapper):
     ("wrapper", "message"),
     [
         (BrokenState, "AttributeError .*no_such_attribute"),
-        (WithoutAgents, r"possible_agents is empty\.$"),
+        (WithoutAgents, r"possible_agents is empty\. List every agent\.$"),
     ],
 )
 def test_errors_of_an_environment_are_reported(wrapper, message):

@@ -91,9 +91,10 @@ class GymnasiumSpec:
         env = self._unwrapped(options | ({"render_mode": render_mode} if render_mode else {}))
         if self.max_episode_steps:
             env = _limited(env, self.max_episode_steps)
-        for wrapper in self.wrappers:
+        for i, wrapper in enumerate(self.wrappers):
             env = _wrapped(wrapper, with_copies(env))
-        self._check_limits(env)
+            if i == 0:  # after other wrappers, a limit may count other steps
+                self._check_limits(env)
         for wrapper in _wrappers_of(env):
             _check_wrapper(type(wrapper), f"env.name = gymnasium/{self.name}")
         env = with_time_limit(env)
@@ -106,7 +107,7 @@ class GymnasiumSpec:
         return env
 
     def _check_limits(self, env: Gymnasium) -> None:
-        """Raise `MakeError` if a wrapper of the config has another limit than the config."""
+        """Raise `MakeError` if a `TimeLimit` has a different limit from the config."""
         for limit in _wrapper_limits(env):
             if self.max_episode_steps not in (0, limit):
                 raise MakeError(

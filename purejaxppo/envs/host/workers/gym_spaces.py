@@ -142,7 +142,7 @@ def native_form(space: Any, *, role: str = "observation", is_mask: bool = False)
 
     if isinstance(space, spaces.Tuple | spaces.Dict) and not len(space):
         kind = type(space).__name__
-        raise MakeError(f"the {role} space contains a {kind} without parts.")
+        raise MakeError(f"the {role} space contains an empty {kind}.")
     if isinstance(space, spaces.Tuple):
         tuple_parts = ((i, native_form(part, role=role)) for i, part in enumerate(space))
         return NativeComposite(tuple(tuple_parts), is_tuple=True)

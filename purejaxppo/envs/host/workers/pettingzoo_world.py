@@ -190,7 +190,7 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         self.name, self._mask = spec.name, spec.mask
         self.agents = list(env.possible_agents)
         if not self.agents:
-            raise MakeError(f"pettingzoo/{self.name}: possible_agents is empty.")
+            raise MakeError(f"pettingzoo/{self.name}: possible_agents is empty. List every agent.")
         self.max_episode_steps = self._limit(spec.max_episode_steps) or None
         spaces = [env.observation_space(agent) for agent in self.agents]
         self._obs_spaces = [observation_space(space) for space in spaces]

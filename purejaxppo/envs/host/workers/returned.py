@@ -62,7 +62,8 @@ def reset_result(result: Any) -> tuple[Any, Any]:
     if result is None:
         raise MakeError(f"reset returned None. {FIX_RESET}.")
     if isinstance(result, tuple):
-        raise MakeError(f"reset returned a tuple that is not (obs, info). {FIX_RESET}.")
+        kinds = ", ".join(type(part).__name__ for part in result)
+        raise MakeError(f"reset returned a tuple of {kinds}. {FIX_RESET}, with a dict as info.")
     raise MakeError(f"reset returned only an observation, {OLD_API}. {FIX_RESET}.")
 
 
@@ -75,7 +76,8 @@ def checked_info(info: Any) -> Mapping[Any, Any]:
     if info is None:
         return {}
     if not isinstance(info, Mapping):
-        raise MakeError(f"step returned {_described(info, 'info')}. {FIX_STEP}, with a dict.")
+        kind = type(info).__name__
+        raise MakeError(f"step returned a {kind} as info. {FIX_STEP}, with a dict as info.")
     return info
 
 

@@ -390,7 +390,7 @@ def _run_or_fail(
         return function(*arguments)
     except LoadError as error:
         return WorkerFailure(env_index(), str(error), "", True)
-    except BaseException as error:  # also SystemExit and KeyboardInterrupt of an environment
+    except BaseException as error:  # else the worker would end without a message
         if sentence := old_gym_error(error):
             return WorkerFailure(env_index(), sentence, "", True)
         summary = f"raised {type(error).__name__} in {command}: {printable(error)}"
