@@ -35,7 +35,7 @@ from purejaxppo.sweep.flags import WHERE, check_flags
 from purejaxppo.sweep.launchers import launcher
 from purejaxppo.sweep.packing import Group, group_up, one_shard
 from purejaxppo.sweep.scores import Result
-from purejaxppo.sweep.search import NextRound, Optuna, rules_of
+from purejaxppo.sweep.search import NextRound, Optuna, Scored, rules_of
 from purejaxppo.sweep.search_space import Values
 
 FILES = ("results.csv", "sweep.png", "best.yaml", SWEEP)
@@ -93,11 +93,8 @@ def check_kept(folder: Path, command: SweepFlags, members: Sequence[Config]) -> 
     for member in members:
         check_not_deleted(member, folder, SWEEP_FILES)
     space = command.search_space
-    if (
-        not space.startswith("{")
-        and Path(space).is_file()
-        and is_among(Path(space), folder, SWEEP_FILES)
-    ):
+    is_file = not space.startswith("{") and Path(space).is_file()
+    if is_file and is_among(Path(space), folder, SWEEP_FILES):
         raise ValueError(
             f"--clobber would delete {space}. Move the file, or use another --run_dir."
         )
@@ -162,9 +159,7 @@ def one_round(settings: Sequence[Values]) -> NextRound:
     """
     by_text = {_text_of(setting): setting for setting in settings}
 
-    def search(
-        scored: Sequence[tuple[Values, float]], known: Sequence[Values] | None
-    ) -> list[Values]:
+    def search(scored: Scored, known: Sequence[Values] | None) -> list[Values]:
         if scored:
             return []
         return [by_text.get(_text_of(x), x) for x in known] if known else list(settings)
