@@ -257,7 +257,7 @@ def test_deterministic_and_start_are_true_or_false(paid):
             evaluate(paid, 2, deterministic=value)
         with pytest.raises(ValueError, match=r"^deterministic = .*must be True, False or None"):
             paid.act(obs, deterministic=value)
-    for value in ("x", [0.5]):
+    for value in ("x", ["x"]):
         with pytest.raises(ValueError, match=r"^start = .*: must be True, False or an array"):
             paid.act(obs, start=value)
     paid.act(obs, start=np.True_, deterministic=np.True_)

@@ -315,7 +315,7 @@ class Acting:
             self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)
         # The episode of an absent agent starts when the agent appears.
         start_array = np.asarray(~before if start is None else start)
-        if start_array.dtype.kind not in "biu":
+        if start_array.dtype.kind not in "biuf":
             raise ValueError(f"start = {start!r}: must be True, False or an array of these.")
         starts = start_array.astype(bool)
         if starts.shape not in ((), (size,)):

@@ -106,10 +106,13 @@ def run_folder(
         if run_dir.exists() and not run_dir.is_dir():
             raise ValueError(f"{short_path(run_dir)} is a file. --run_dir must be a folder.")
         known = {*run_files, LOCK}
-        names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
-        ours = known if has_started(run_dir) else {name for name in known if name[0] == "."}
-        others = names - ours
-        foreign = sorted(name for name in others if not name.endswith(".log"))
+        entries = list(run_dir.iterdir()) if run_dir.is_dir() else []
+        names = {path.name for path in entries}
+        ours = known
+        if not has_started(run_dir):
+            empty = {path.name for path in entries if path.is_dir() and not any(path.iterdir())}
+            ours = known & empty | {name for name in known if name.startswith(".")}
+        foreign = sorted(name for name in names - ours if not name.endswith(".log"))
         is_earlier = is_sweep(run_dir) if SWEEP in run_files else {CONFIG, VERSIONS} <= names
         if foreign and not is_earlier:
             remedy = f"Move {foreign[0]}, or use" if foreign[0] in known else "Use"

@@ -150,8 +150,9 @@ def train(
         resumes = not clobber and bool(steps_of(run_dir))
         if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
-        elif not clobber and (run_dir / CONFIG).is_file() and has_started(run_dir):
-            load_config(run_dir / CONFIG, saved=True)  # a run that cannot be read is kept
+        elif not clobber and (run_dir / CONFIG).is_file():
+            if has_started(run_dir):
+                load_config(run_dir / CONFIG, saved=True)  # a run that cannot be read is kept
             if not quiet:
                 for line in imports_of(named, [setup.config, *setup.members], copied=False):
                     print_line(line)
