@@ -110,6 +110,25 @@ def locked_folder(setup: Setup, run_dir: Path, *, clobber: bool) -> Iterator[lis
         yield notes
 
 
+def check_restart(setup: Setup, run_dir: Path, named: Path, *, quiet: bool) -> None:
+    """Print the code that a run without a checkpoint executes when it starts again.
+
+    Args:
+        setup: setup of the new run.
+        run_dir: absolute path of the run folder, which has a config.yaml.
+        named: path of the run folder for messages.
+        quiet: print nothing.
+
+    Raises:
+        ValueError: the config.yaml of the earlier start cannot be read, so the folder is kept.
+    """
+    if has_started(run_dir):
+        load_config(run_dir / CONFIG, saved=True)
+    if not quiet:
+        for line in imports_of(named, [setup.config, *setup.members], copied=False):
+            print_line(line)
+
+
 def train(
     config: Config,
     run_dir: Path,
@@ -151,11 +170,7 @@ def train(
         if resumes:
             setup, notes = resumed_setup(setup, named, quiet=quiet)
         elif not clobber and (run_dir / CONFIG).is_file():
-            if has_started(run_dir):
-                load_config(run_dir / CONFIG, saved=True)  # a run that cannot be read is kept
-            if not quiet:
-                for line in imports_of(named, [setup.config, *setup.members], copied=False):
-                    print_line(line)
+            check_restart(setup, run_dir, named, quiet=quiet)
         setup = divide(setup, devices)
         programs = Programs(setup)
         if not resumes:
