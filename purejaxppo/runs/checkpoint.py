@@ -17,6 +17,7 @@ import re
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -370,6 +371,9 @@ class Checkpoints:
             with named_write_errors(self._folder, Exception):
                 yield
         except OSError:
+            # Orbax drops writes that have not begun, and Python warns of them later.
+            text = "coroutine '.*write_fragment' was never awaited"
+            warnings.filterwarnings("ignore", text, RuntimeWarning)
             self._remove_unfinished()
             self._latest, self._update, self._has_saved = self.finished(), None, False
             for _ in range(10):  # threads of Orbax may still write for a short time
