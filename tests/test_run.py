@@ -299,7 +299,7 @@ def test_a_damaged_header_of_metrics_keeps_a_copy_of_all_rows(finished_run, conf
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 1152) == 0
     assert Path("run/metrics.csv.damaged").read_text() == damaged
     count = len(lines) - 1
-    sentence = f"the header on line 1 is damaged, so that {count} corrupt rows cannot be read. The"
+    sentence = f"the header on line 1 is damaged, so {count} rows cannot be read. The"
     assert any(f"{sentence} old file is kept as metrics.csv.damaged" in x for x in caplog.messages)
     assert [row["update"] for row in read_csv(file)][-1] == 9
     lines = file.read_text().splitlines(keepends=True)

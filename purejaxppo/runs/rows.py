@@ -195,21 +195,21 @@ def read_csv(path: Path, *, copied: bool = False) -> list[Row]:
         except (ValueError, csv.Error):
             corrupt.append(number)
     if corrupt:
-        rows_text = f"{len(corrupt)} corrupt row{'s' * (len(corrupt) > 1)}"
-        where = f"skipped {rows_text}, the first on line {corrupt[0]}"
+        count, rows_text = len(corrupt), "row" if len(corrupt) == 1 else "rows"
+        problem = f"skipped {count} corrupt {rows_text}, the first on line {corrupt[0]}"
         if not set(names) >= IDENTIFIERS:
-            where = f"the header on line 1 is damaged, so that {rows_text} cannot be read"
+            problem = f"the header on line 1 is damaged, so {count} {rows_text} cannot be read"
         copy_note = ""
         if copied and (corrupt != [len(lines)] or lines[-1].endswith("\n")):
             copy = next(path for path in _copies(path) if not path.exists())
             shutil.copyfile(path, copy)
             copy_note = f". The old file is kept as {copy.name}"
-        log.warning("%s: %s%s", path, where, copy_note)
+        log.warning("%s: %s%s", path, problem, copy_note)
     return rows
 
 
 def _copies(path: Path) -> Iterator[Path]:
-    """Yield the names of copies of a damaged file."""
+    """Yield the paths for copies of a damaged metrics.csv."""
     yield path.with_name(DAMAGED_METRICS)
     yield from (path.with_name(f"{DAMAGED_METRICS}{number}") for number in itertools.count(2))
 
