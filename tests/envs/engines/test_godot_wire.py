@@ -193,6 +193,24 @@ def test_an_action_mask_is_part_of_the_observation():
     assert mask.tolist() == [[1, 1, 1]]  # an empty mask allows everything
 
 
+def test_a_mask_of_several_actions_is_in_the_order_of_get_action_space():
+    actions = {
+        "steer": {"size": 3, "action_type": "discrete"},
+        "push": {"size": 2, "action_type": "continuous"},
+        "fire": {"size": 2, "action_type": "discrete"},
+    }
+    space = BOX | {"action_mask": {"size": [5], "space": "box"}}
+    sent = {"obs": [0, 0], "action_mask": [0, 0, 1, 0, 1]}  # steer = 2 and fire = 1
+    layout = layout_of(info([space], [actions]))
+    (mask, _) = layout.read([sent])
+    assert mask.tolist() == [[0, 1, 0, 0, 1]]  # of fire, then steer, as in a Dict
+    two = layout_of(info([space] * 2, [actions] * 2, 2, agent_policy_names=["a", "b"]))
+    free = {"obs": [0, 0], "action_mask": [1, 1, 0, 1, 1]}
+    arrays = dict(zip((leaf.path for leaf in two.leaves), two.read([sent, free]), strict=True))
+    assert arrays["action_mask", "fire"].tolist() == [[0, 1], [1, 1]]
+    assert arrays["action_mask", "steer"].tolist() == [[0, 0, 1], [1, 1, 0]]
+
+
 def test_agents_of_several_policies_are_padded_and_have_an_agent_index():
     wide = {"obs": {"size": [3], "space": "box"}}
     two = {"move": {"size": 2, "action_type": "discrete"}}
@@ -231,6 +249,10 @@ def test_agents_of_several_policies_are_padded_and_have_an_agent_index():
         ),
         (info([BOX], [{}]), "action_space must list a space for each of 1 agents"),
         (info([BOX] * 2, [MOVE, MIXED], 2), "without a common one"),
+        (
+            info([BOX | {"action_mask": {"size": [2], "space": "box"}}], [MOVE]),
+            "its size is 2, but get_action_space has 3 discrete choices",
+        ),
     ],
 )
 def test_an_unusable_description_gets_a_one_sentence_error(message, words):

@@ -3,6 +3,7 @@
 This module does not import JAX.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -31,10 +32,13 @@ class Part:
     Args:
         name: name in the game's messages.
         space: space of its values.
+        order: of an action mask: the position of each entry in the game's list. Masks have the
+            actions of a `Dict` in the order of their names.
     """
 
     name: str
     space: Box | Discrete
+    order: tuple[int, ...] = ()
 
     @property
     def is_image(self) -> bool:
@@ -77,6 +81,7 @@ class Part:
         allowed = numbers == 1
         if not (allowed | (numbers == 0)).all():
             raise ValueError("not 0 or 1")
+        allowed = allowed[:, list(self.order)]
         return (allowed | ~allowed.any(axis=1, keepdims=True)).astype(np.uint8)
 
     def _image(self, value: str) -> np.ndarray:
@@ -133,6 +138,15 @@ class GodotAgent:
         if len(self.actions) == 1:
             return self.actions[0][1]
         return Dict.of(dict(self.actions))
+
+    def mask_by_action(self, mask: np.ndarray) -> Any:
+        """Return a flat mask in the form of `teams.mask_space(self.action)`."""
+        if len(self.actions) == 1:
+            return mask
+        sizes = {name: space.n for name, space in self.actions if isinstance(space, Discrete)}
+        names = sorted(sizes)
+        ends = np.cumsum([sizes[name] for name in names])
+        return dict(zip(names, np.split(mask, ends[:-1]), strict=True))
 
 
 class GodotLayout:
@@ -204,7 +218,7 @@ class GodotLayout:
             tree = dict(zip(names, arrays, strict=True)) if len(arrays) > 1 else arrays[0]
             value, mask = split_mask_obs(tree, agent.observation)
             observations.append(value)
-            masks.append(mask)
+            masks.append(None if mask is None else agent.mask_by_action(mask))
         rows: dict[str, Any] = {"agent": np.arange(self.size), "obs": team.join(observations, np)}
         if team.mask is not None:
             rows[MASK] = team.join_masks(masks, np)
@@ -301,7 +315,7 @@ def layout_of(info: Message) -> GodotLayout:
     policies = tuple(map(str, policies))
     numbers = [policies[:i].count(name) for i, name in enumerate(policies)]
     agents = tuple(
-        GodotAgent(f"{policy}_{number}", _parts(obs), _actions(action))
+        _agent(f"{policy}_{number}", obs, action)
         for policy, number, obs, action in zip(policies, numbers, *spaces, strict=True)
     )
     return GodotLayout(agents, policies)
@@ -318,9 +332,29 @@ def _repeated(spaces: Any, key: str, count: int) -> Sequence[Mapping[str, Any]]:
     return spaces
 
 
-def _parts(spaces: Mapping[str, Any]) -> tuple[Part, ...]:
-    parts = (Part(name, _observation(name, space)) for name, space in spaces.items())
-    return tuple(sorted(parts, key=lambda part: part.name))  # in the order of a `Dict`
+def _agent(name: str, obs: Mapping[str, Any], action: Mapping[str, Any]) -> GodotAgent:
+    actions = tuple((key, _action(key, space)) for key, space in action.items())
+    parts = [Part(key, _observation(key, space)) for key, space in sorted(obs.items())]
+    parts = [_mask(part, actions) if part.name == MASK else part for part in parts]
+    return GodotAgent(name, tuple(parts), actions)
+
+
+def _mask(part: Part, actions: tuple[tuple[str, Box | Discrete], ...]) -> Part:
+    """Return the part of a mask, which a game sends in the order of its actions."""
+    positions: dict[str, list[int]] = {}
+    count = 0
+    for name, space in actions:
+        if isinstance(space, Discrete):
+            positions[name] = list(range(count, count + space.n))
+            count += space.n
+    size = math.prod(part.space.shape)
+    if size != count:
+        raise MakeError(
+            f"{MASK!r}: its size is {size}, but get_action_space has {count} discrete choices. "
+            f"Return one number for each choice."
+        )
+    order = [i for name in sorted(positions) for i in positions[name]]
+    return dataclasses.replace(part, order=tuple(order))
 
 
 def _observation(name: str, space: Any) -> Box | Discrete:
@@ -347,10 +381,6 @@ def _observation(name: str, space: Any) -> Box | Discrete:
         )
     channels, height, width = shape
     return Box((height, width, channels), 0.0, 255.0, "uint8")
-
-
-def _actions(spaces: Mapping[str, Any]) -> tuple[tuple[str, Box | Discrete], ...]:
-    return tuple((name, _action(name, space)) for name, space in spaces.items())
 
 
 def _action(name: str, space: Any) -> Box | Discrete:
