@@ -79,7 +79,8 @@ class GodotGame:
             if launch.record:
                 self._frames = folder
                 arguments = ["--write-movie", str(self._frames / "f.png"), *arguments]
-            command = [program, *arguments, f"--port={port}", f"--env_seed={seed}"]
+            # First, because arguments after `--` are not visible to the plugin.
+            command = [program, f"--port={port}", f"--env_seed={seed}", *arguments]
             self.engine = GameProcess(f"game {number}", command, folder)
         else:
             self.engine = GameHandle(f"the game on port {launch.port}")
