@@ -20,8 +20,11 @@ from purejaxppo.envs.engines.godot.spaces import GodotAgent, GodotLayout
 from purejaxppo.export.player import Port, Program
 from purejaxppo.spaces import MASK, Discrete
 
-UNLIKELY = -1e4
-"""Logit of the choices that the policy does not take; exp(-1e4) is 0 in float32."""
+CHOSEN = 1e4
+"""Logit of the choice that the policy takes. The others have 0; exp(-1e4) is 0 in float32.
+
+Plugins before September 2025 take the first choice if no logit is positive.
+"""
 
 
 def game_agent(env: Env, policy: Policy, batch: int) -> GodotAgent:
@@ -49,12 +52,18 @@ def game_agent(env: Env, policy: Policy, batch: int) -> GodotAgent:
         raise ValueError(f"batch = {batch}: the plugin passes one observation. Use 1.")
     agent = layout.agents[0]
     for part in agent.parts:
-        if part.is_image or part.name == MASK or isinstance(part.space, Discrete):
+        if part.is_image:
+            kind = "an image"
+        elif part.name == MASK or isinstance(part.space, Discrete):
+            kind = "a mask or an integer"
+        elif len(part.space.shape) != 1:
+            kind = f"of shape {list(part.space.shape)}"
+        else:
+            kind = ""
+        if kind:
             raise ValueError(
                 f"engine = godot: the plugin passes only lists of numbers, but the observation "
-                f"{part.name!r} is "
-                f"{'an image' if part.is_image else 'a mask or an integer'}. Export without "
-                f"engine."
+                f"{part.name!r} is {kind}. Export without engine."
             )
     return agent
 
@@ -74,7 +83,7 @@ def with_one_output(act: Callable, agent: GodotAgent) -> Callable:
             value = action[name] if isinstance(action, Mapping) else action
             if isinstance(space, Discrete):
                 chosen = jax.nn.one_hot(value, space.n, dtype=bool)
-                arrays.append(jnp.where(chosen, 0.0, UNLIKELY))
+                arrays.append(jnp.where(chosen, CHOSEN, 0.0))
             else:
                 arrays += [value, jnp.zeros_like(value)] if has_choices else [value]
         return arrays

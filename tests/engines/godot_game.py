@@ -13,6 +13,7 @@ ticks of a window of 1 / action_repeat if its action equals the sign. Its k-th e
 + (its number) windows.
 """
 
+import itertools
 import json
 import os
 import random
@@ -28,7 +29,7 @@ OPTIONS = {
     "speedup": 1.0,
     "agents": 2,
     "length": 3,
-    "obs": "vector",  # vector, vectors, parts, masked, or camera
+    "obs": "vector",  # vector, vectors, parts, grid, masked, or camera
     "actions": "discrete",  # discrete, continuous, mixed, or pair
     "policies": "",  # separated by commas; agents of each further policy observe one more number
     "cut": 0,  # episodes of agents with a smaller number end by a time limit, and are reported so
@@ -53,8 +54,12 @@ ACTIONS = {
 
 
 def options():
-    """Parse arguments of the form --name=value over their defaults; others are ignored."""
-    given = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:] if "=" in a)
+    """Parse arguments of the form --name=value over their defaults; others are ignored.
+
+    Those after `--` are not in Godot's `OS.get_cmdline_args()`, which the plugin reads.
+    """
+    visible = itertools.takewhile(lambda argument: argument != "--", sys.argv[1:])
+    given = dict(a.lstrip("-").split("=", 1) for a in visible if "=" in a)
     return {k: type(v)(given.get(k, v)) for k, v in OPTIONS.items()}
 
 
@@ -103,6 +108,8 @@ class Agent:
             return {"obs": vector}
         if self.o["obs"] == "vectors":
             return {"obs": vector, "goal": [0.5, -0.5]}
+        if self.o["obs"] == "grid":
+            return {"obs": vector, "grid": [0.5] * 6}
         if self.o["obs"] == "camera":
             pixels = bytes(range(12)) * 4 if self.sign > 0 else bytes(48)
             return {"camera_2d": bytes([*pixels]).hex()}
@@ -116,6 +123,8 @@ class Agent:
         space = {"obs": {"size": [3 + self.more], "space": "box"}}
         if self.o["obs"] == "vectors":
             space["goal"] = {"size": [2], "space": "box"}
+        if self.o["obs"] == "grid":
+            space["grid"] = {"size": [2, 3], "space": "box"}
         if self.o["obs"] == "parts":
             space["phase"] = {"size": 4, "space": "discrete"}
         if self.o["obs"] == "masked":

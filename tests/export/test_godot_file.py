@@ -54,13 +54,17 @@ def random_agent(arguments, **network):
 
 
 def actions_of_plugin(output, actions):
-    """Return the actions of the plugin's `_extract_action_dict` for the array of a policy."""
+    """Return the actions of the plugin's `_extract_action_dict` for the array of a policy.
+
+    Before September 2025, it started the search for the largest logit with 0.
+    """
     only_means = all(kind == "continuous" for kind, _ in actions.values())
     result, i = {}, 0
     for name, (kind, size) in actions.items():
         values = output[i : i + size]
         if kind == "discrete":
             result[name] = int(np.argmax(values))
+            assert values.max() > 0
             i += size
         else:
             result[name] = np.clip(values, -1, 1)
@@ -148,6 +152,7 @@ def test_choices_are_certain_when_the_plugin_samples(tmp_path):
         ("--obs=camera", {}, "'camera_2d' is an image"),
         ("--obs=masked", {}, "'action_mask' is a mask"),
         ("--obs=parts", {}, "'phase' is a mask or an integer"),
+        ("--obs=grid", {}, r"'grid' is of shape \[2, 3\]"),
         ("--policies=a,b", {}, "differ in their spaces or policy names"),
         ("", {"rnn": "gru"}, "recurrent policies"),
     ],
