@@ -229,11 +229,15 @@ def play(options: argparse.Namespace) -> None:
         client.raw(b"\xff\xff\xff\xffno message")
     settings, answer = client.begin("9.0.0" if options.fault == "version" else "1.5.0")
     heard: dict[str, object] = {"seed": settings.seed}
+    resets = 0
     for count in itertools.count():
         command = answer.rl_input.command
         record_side_channels(heard, answer.rl_input.side_channel, options.record)
         game.parameters |= parameters_of(answer.rl_input.side_channel, options.record)
         if command == messages.RESET:
+            resets += 1
+            if options.fault == "reset" and resets == 3:
+                os._exit(7)
             game.reset(settings.seed)
         sent = wait_for_agents(game)
         apply_fault(options.fault, count)

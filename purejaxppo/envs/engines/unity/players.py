@@ -6,7 +6,7 @@ Row = index of the game x slots of a game + slot. This module does not import JA
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,9 +79,12 @@ class UnityGames:
         """
         del seed
         with self.group.killed_after_error():
-            for game, slots in zip(self.games, self._slots, strict=True):
+            for i, slots in enumerate(self._slots):
                 slots.clear()
-                self._begin(game, slots)
+                try:
+                    self._begin(self.games[i], slots)
+                except EngineError as error:
+                    self._restart(i, error, slots.clear)
         return self._obs(), self._absent()
 
     def step(self, action: Any) -> EnvStep:
@@ -111,7 +114,7 @@ class UnityGames:
                 try:
                     self._advance(self.games[i], slots)
                 except EngineError as error:
-                    self._restart(i, error)
+                    self._restart(i, error, slots.end_all)
         return copied(self._out, self._obs())._replace(absent=self._absent())
 
     def set_parameters(self, values: Mapping[str, float]) -> None:
@@ -159,16 +162,21 @@ class UnityGames:
             game.send(slots.reply())
             _read(game, slots, game.receive())
 
-    def _restart(self, i: int, error: EngineError) -> None:
-        """Restart a game, whose episodes are lost, if restarts are left."""
-        if isinstance(error.__cause__, SlotsError):
-            raise error
-        self._slots[i].end_all()
+    def _restart(self, i: int, error: EngineError, remove_agents: Callable[[], None]) -> None:
+        """Restart a game, whose episodes are lost, until it starts or no restarts are left."""
         parameters = self.games[i].parameters
-        game = self.group.restart(i, error)
-        game.set_parameters(parameters)
-        game.connect()
-        self._begin(game, self._slots[i])
+        while True:
+            if isinstance(error.__cause__, SlotsError):
+                raise error
+            remove_agents()
+            game = self.group.restart(i, error)
+            game.set_parameters(parameters)
+            try:
+                game.connect()
+                self._begin(game, self._slots[i])
+                return
+            except EngineError as failure:
+                error = failure
 
     def _absent(self) -> np.ndarray:
         return np.concatenate([~slots.acting for slots in self._slots])
@@ -277,10 +285,9 @@ def matches_name(wanted: str, name: str) -> bool:
 
 
 def _capacity(name: str, slot_counts: Mapping[str, int]) -> int:
-    counts = [
-        count for wanted, count in slot_counts.items() if wanted and matches_name(wanted, name)
-    ]
-    return counts[0] if counts else slot_counts.get("", 0)
+    """Return the number of slots for a behaviour: with its team, without it, or for all others."""
+    names = (name, name.partition("?")[0], "")
+    return next((slot_counts[key] for key in names if key in slot_counts), 0)
 
 
 def _find(game: UnityGame, output: Message, counters: dict[str, AgentCounter]) -> None:
