@@ -35,7 +35,10 @@ OPTIONS = {
     "arguments": Option("", "Additional command-line arguments of the game.", parse=_arguments),
     "show": Option(False, "Show the game in a window. Needs a display."),
     "timeout": Option(
-        60.0, "Seconds to wait until a game starts, and for each of its replies.", low=1
+        60.0,
+        "Seconds to wait until a game starts, and for each of its replies.",
+        low=1,
+        high=1_000_000,
     ),
     "restarts": Option(3, "Maximum number of restarts of failed games, in total.", low=0),
 }

@@ -87,7 +87,7 @@ def test_wrong_names_and_options_get_a_one_sentence_error(tmp_path, monkeypatch)
             {"speedup": "fast"},
             "speedup = 'fast': must be a number",
         ),
-        ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0: must be at least 1"),
+        ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0: must be between 1 and 1e+06"),
         ("godot/editor", {"port": 99999}, "env.options.port = 99999: must be between 1 and 65535"),
         ("unity/editor", {"port": 0}, "env.options.port = 0: must be between 1 and 65535"),
         ("godot/game.x86_64", {"arguments": '"a'}, "'\"a': a quote is not closed"),
@@ -292,7 +292,7 @@ def test_the_row_after_an_end_with_at_once_is_valid_and_starts_an_episode():
 
 
 def test_a_random_rollout_follows_the_protocol():
-    env = registry.make(config(arguments="--cut=1"), 4, seed=3)
+    env = registry.make(config(arguments="--cut=1 -- --length=7"), 4, seed=3)
 
     def act(key, carry, obs, start):
         action = jax.random.randint(key, (4,), 0, 3)
@@ -303,7 +303,8 @@ def test_a_random_rollout_follows_the_protocol():
     rows = rollout.transitions
     after = np.concatenate([rows.obs[1:], rollout.end.obs[None]])
     env.close()
-    # Agents 0 are truncated: their last observation, then an invalid row.
+    # The game ignores what follows `--`. Agents 0 are truncated: their last observation, then an
+    # invalid row.
     assert rows.truncated[:, ::2].sum() > 4 and not rows.truncated[:, 1::2].any()
     assert (after[rows.truncated][:, 1] == 3).all()
     lost = np.argwhere(~rows.valid)

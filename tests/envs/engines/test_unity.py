@@ -1,5 +1,6 @@
 """Unity builds, played by a scripted game: starts, steps, failures, training and ends."""
 
+import math
 import os
 import re
 import signal
@@ -288,6 +289,40 @@ def test_a_build_that_exits_is_restarted_and_its_episodes_diverge(path, caplog):
 
 
 @pytest.mark.toy
+def test_a_build_that_fails_in_a_reset_and_at_its_next_start_is_restarted_twice(path, monkeypatch):
+    players = play(path, "--fault reset --agents 2", restarts=3)
+    connect, failed = UnityGame.connect, []
+
+    def connect_at_the_second_attempt(game):
+        if not failed:
+            failed.append(game)
+            raise game.error("did not connect")
+        return connect(game)
+
+    try:
+        players.reset(0)
+        monkeypatch.setattr(UnityGame, "connect", connect_at_the_second_attempt)
+        while not failed:  # the build ends in its third reset
+            _, absent = players.reset(0)
+        assert players.group.restarts == 2
+        assert not absent.any()
+        assert not players.step(zero_actions(players)).diverged.any()
+    finally:
+        players.close()
+
+
+@pytest.mark.toy
+def test_the_number_of_slots_of_a_team_comes_before_that_of_its_behaviour(path):
+    asked = {"A": 2, "A?team=1": 3}
+    players = play(path, "--behaviours A?team=0,A?team=1", asked=asked)
+    players.close()
+    assert dict(zip(players.layout.names, players.layout.capacities, strict=True)) == {
+        "A?team=0": 2,
+        "A?team=1": 3,
+    }
+
+
+@pytest.mark.toy
 def test_the_editor_connects_to_the_configured_port(path):
     del path
     port = free_port()
@@ -391,7 +426,9 @@ def test_a_custom_side_channel_receives_and_sends(path, tmp_path):
         ({"time_scal": 2.0}, {}, "no such option. Did you mean 'time_scale'"),
         ({"parameters.x": "fast"}, {}, "'fast': invalid parameter"),
         ({"max_agents.A": 0}, {}, "max_agents.A = 0: must be at least 1"),
-        ({"timeout": 0.0}, {}, "timeout = 0.0: must be at least 1"),
+        ({"timeout": 0.0}, {}, "timeout = 0.0: must be between 1 and "),
+        ({"timeout": math.inf}, {}, "timeout = inf: must be between 1 and "),
+        ({"width": 10**10}, {}, "width = 10000000000: must be between 1 and 100000"),
         ({"restarts": -1}, {}, "restarts = -1: must be at least 0"),
         ({}, {"max_episode_steps": 5}, "Set Max Step of the agents in Unity"),
         ({}, {"name": "unity/no/such/Game"}, "no/such/Game not found in "),

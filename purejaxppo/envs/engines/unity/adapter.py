@@ -49,16 +49,26 @@ OPTIONS = {
     "channels": Option(
         "", "Custom side channels as file.py:Name, separated by commas.", refers="code"
     ),
-    "time_scale": Option(20.0, "Speed of the game's clock: Unity's `Time.timeScale`."),
+    "time_scale": Option(
+        20.0, "Speed of the game's clock: Unity's `Time.timeScale`.", low=0, high=1_000_000
+    ),
     "target_frame_rate": Option(
-        -1, "Frames per second to render: Unity's `Application.targetFrameRate`; -1: its default."
+        -1,
+        "Frames per second to render: Unity's `Application.targetFrameRate`; -1: its default.",
+        low=-1,
+        high=1_000_000,
     ),
     "capture_frame_rate": Option(
-        60, "Frames per second of the game's clock: Unity's `Time.captureFramerate`."
+        60,
+        "Frames per second of the game's clock: Unity's `Time.captureFramerate`.",
+        low=0,
+        high=1_000_000,
     ),
-    "quality_level": Option(5, "Rendering quality: the index of a level in Unity's settings."),
-    "width": Option(84, "Width of the game's window in pixels."),
-    "height": Option(84, "Height of the game's window in pixels."),
+    "quality_level": Option(
+        5, "Rendering quality: the index of a level in Unity's settings.", low=0, high=1_000
+    ),
+    "width": Option(84, "Width of the game's window in pixels.", low=1, high=100_000),
+    "height": Option(84, "Height of the game's window in pixels.", low=1, high=100_000),
     "package_version": Option("1.1.0", "Version of ML-Agents to report to the game."),
 }
 SLOTS, PARAMETERS = "max_agents.", "parameters."
