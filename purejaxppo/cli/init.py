@@ -1,8 +1,9 @@
 """The command `purejaxppo init env walk.py`, which writes a template."""
 
 import keyword
+import sys
 from collections.abc import Sequence
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,6 +130,11 @@ def check(words: Sequence[str]) -> tuple[Template, Path]:
         raise ValueError(
             f"{path}: must be a Python file name of letters, digits and _, such as "
             f"{TEMPLATES[name].file}."
+        )
+    if path.stem in sys.stdlib_module_names or path.stem in metadata.packages_distributions():
+        raise ValueError(
+            f"{path}: {path.stem} is the name of an installed module, which the file would hide. "
+            f"Choose another name, such as {TEMPLATES[name].file}."
         )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist. Create it.")

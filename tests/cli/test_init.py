@@ -60,6 +60,14 @@ def test_no_file_of_the_robot_template_is_overwritten(folder, capsys):
     assert [path.name for path in folder.iterdir()] == ["chassis.obj"]
 
 
+@pytest.mark.toy
+@pytest.mark.parametrize("file", ["gymnasium.py", "random.py"])
+def test_no_file_gets_the_name_of_an_installed_module(file, folder, capsys):
+    assert main(["init", "gymnasium", file]) == 2
+    assert "is the name of an installed module" in capsys.readouterr().err
+    assert not list(folder.iterdir())
+
+
 def test_the_robot_template_accelerates_and_falls_as_the_equations_of_motion():
     pytest.importorskip("mujoco")
     robot = write_template("robot", "robot.py", "Balancer")(fastest=2.0)
