@@ -347,7 +347,7 @@ def _mask(part: Part, actions: tuple[tuple[str, Box | Discrete], ...]) -> Part:
         if isinstance(space, Discrete):
             positions[name] = list(range(count, count + space.n))
             count += space.n
-    size = math.prod(part.space.shape)
+    size = math.prod(part.space.shape) if isinstance(part.space, Box) else 1
     if size != count:
         raise MakeError(
             f"{MASK!r}: its size is {size}, but get_action_space has {count} discrete choices. "
