@@ -7,7 +7,7 @@ Items run in the order of their value, each in a process with a time limit, and 
 benchmarks/results/gpu.jsonl when it is measured. Stored rows are not measured again, and an item
 that reached its time limit is not repeated. With `--jobs N` their programs are compiled before,
 in N processes, into the cache that the measurements read; rows without times are then measured,
-too. `--list` prints the items (gpu_items.py, gpu_correctness.py, gpu_learning.py). `--programs`
+too. `--list` prints the items (gpu_items.py, gpu_runs.py). `--programs`
 needs no GPU: see gpu_programs.py.
 """
 

@@ -13,15 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gpu_correctness
-import gpu_learning
+import gpu_runs
 import harness
 import launches
 import ours
 import peers
+from gpu_runs import Measurements
+from harness import Row
 
-Row = dict[str, Any]
-Measurements = Iterator[tuple[str, Callable[[], Row]]]
 ROUNDS = 5
 SECONDS = 0.5
 """Length of a timed round, in seconds."""
@@ -292,7 +291,7 @@ HIDDEN = "cartpole_hidden.yaml"
 ITEMS = {
     "machine": Item(machine, 90, "the card, its arithmetic and a launch", compiles=False),
     "one update": Item(
-        gpu_correctness.one_update, 150, "next to the CPU's from the same state", timed=False
+        gpu_runs.one_update, 150, "next to the CPU's from the same state", timed=False
     ),
     "cartpole": Item(
         speeds(
@@ -311,7 +310,7 @@ ITEMS = {
         "CartpoleBalance, 2,048 environments",
     ),
     "one run": Item(
-        gpu_correctness.one_run, 150, "twice; killed and resumed; a host simulator", timed=False
+        gpu_runs.one_run, 150, "twice; killed and resumed; a host simulator", timed=False
     ),
     "cells": Item(
         speeds(
@@ -321,9 +320,9 @@ ITEMS = {
         "gru next to mingru and lstm",
     ),
     "sizes": Item(sized, 240, "every config that has sizes for a GPU"),
-    "learning": Item(gpu_learning.learning, 240, "runs to a return", compiles=False),
+    "learning": Item(gpu_runs.learning, 240, "runs to a return", compiles=False),
     "widths": Item(speeds(*widths()), 120, "precision x width, and bfloat16"),
-    "first update": Item(gpu_learning.first_update, 120, "cold and warm", compiles=False),
+    "first update": Item(gpu_runs.first_update, 120, "cold and warm", compiles=False),
     "oscillator": Item(speeds(("oscillator", "oscillator.yaml", {})), 90, "1,000 neurons"),
     "mjx": Item(speeds(("hopper_mjx", "hopper_mjx.yaml", {})), 400, "Brax's hopper on MJX"),
 }

@@ -160,7 +160,7 @@ def run(words: list[str], env: dict[str, str], until: str = "") -> float:
             if until and until in line and not seen:
                 seen = time.perf_counter() - started
     if process.returncode or (until and not seen):
-        raise SystemExit(f"{' '.join(words)} failed")
+        raise RuntimeError(f"{' '.join(words)} failed")
     return seen or time.perf_counter() - started
 
 

@@ -1,4 +1,7 @@
-"""Items of gpu.py that compare results: of a GPU and the CPU, and of repeated runs."""
+"""Items of gpu.py that compare results, or that train with the command.
+
+They compare a GPU with the CPU, and repeated runs, or measure returns by time and the first update.
+"""
 
 import importlib.util
 import signal
@@ -12,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import startup
+from harness import Row
 
-Row = dict[str, Any]
 Measurements = Iterator[tuple[str, Callable[[], Row]]]
 TOLERANCE = 1e-2
 """Largest norm of the difference of parameters after an update, relative to the norm of their
@@ -27,6 +31,14 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "popart": ("cartpole.yaml", {"ppo.critic": "popart", "ppo.normalize_reward": False}),
     "curious": ("mountain_car_curious.yaml", {}),
 }
+RUNS = (
+    ("cartpole.yaml", 475.0),
+    ("ant.yaml", 8000.0),
+    ("minatar_breakout.yaml", 60.0),
+    ("hopper.yaml", 2000.0),
+    ("cheetah_run.yaml", 850.0),
+)
+"""Configs, trained with their sizes for a GPU, and their timed returns."""
 SMALL_RUN = ("--env.num_envs", "8", "--ppo.rollout_length", "8", "--network.hidden", "8")
 
 
@@ -88,28 +100,31 @@ def one_run(toy: bool) -> Measurements:
         yield "a simulator on the host", partial(on_host, toy, here)
 
 
-def command(toy: bool, folder: Path, *flags: str) -> list[str]:
+def command(config: str, folder: Path, *flags: str) -> list[str]:
+    """Return the train command of a config in a folder."""
+    words = [sys.executable, "-m", "purejaxppo.train", "--config", config]
+    return [*words, "--run_dir", str(folder), *flags]
+
+
+def small_run(toy: bool, folder: Path, *flags: str) -> list[str]:
     """Return the train command of a small run in a folder."""
-    return [
-        *(sys.executable, "-m", "purejaxppo.train", "--config", "cartpole.yaml"),
-        *("--run_dir", str(folder), "--total_timesteps", "2_048" if toy else "400_000"),
-        *("--checkpoint.interval", "1024", "--logging.interval", "1024"),
-        *("--eval.num_episodes", "0", *(SMALL_RUN if toy else ()), *flags),
-    ]
+    size = ("--total_timesteps", "2_048", *SMALL_RUN) if toy else ("--total_timesteps", "400_000")
+    size += ("--checkpoint.interval", "1024", "--logging.interval", "1024")
+    return command("cartpole.yaml", folder, *size, "--eval.num_episodes", "0", *flags)
 
 
 def twice(toy: bool, folder: Path) -> Row:
     """Train twice with one seed, and compare."""
     for name in ("one", "two"):
-        harness.call(command(toy, folder / name))
+        harness.call(small_run(toy, folder / name))
     return same(folder / "one", folder / "two")
 
 
 def resumed(toy: bool, folder: Path) -> Row:
     """Kill a run at its first checkpoint, resume it, and compare with an uninterrupted run."""
     if not (folder / "one").is_dir():
-        harness.call(command(toy, folder / "one"))
-    words = command(toy, folder / "killed")
+        harness.call(small_run(toy, folder / "one"))
+    words = small_run(toy, folder / "killed")
 
     def checkpoints() -> list[int]:
         names = (x.name for x in (folder / "killed" / "checkpoints").glob("[0-9]*"))
@@ -129,7 +144,7 @@ def on_host(toy: bool, folder: Path) -> Row:
     """Train a few updates on a host simulator."""
     if importlib.util.find_spec("gymnasium") is None:
         return {"ok": False, "why": "gymnasium is not installed"}
-    words = command(toy, folder / "host", "--env.name", "gymnasium/CartPole-v1")
+    words = small_run(toy, folder / "host", "--env.name", "gymnasium/CartPole-v1")
     harness.call([*words, "--env.num_envs", "4", "--total_timesteps", "1024"])
     return {}
 
@@ -146,3 +161,48 @@ def same(one: Path, other: Path) -> Row:
     most = max(jax.tree.leaves(errors))
     why = {} if most == 0 else {"why": "other bits"}
     return {"ok": most == 0, **why, "facts": {"largest difference": f"{most:.1e}"}}
+
+
+def learning(toy: bool) -> Measurements:
+    """Train each config of `RUNS` once."""
+    for config, wanted in RUNS:
+        yield f"{config}, to {wanted:,.0f}", partial(learn, toy, config, wanted)
+
+
+def learn(toy: bool, config: str, wanted: float) -> Row:
+    """Train a seed, and return its evaluations by training seconds, and the total seconds."""
+    flags = ("--total_timesteps", "2_048", *SMALL_RUN) if toy else ()
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        name = "cartpole.yaml" if toy else config
+        _, seconds = harness.timed(lambda _: harness.call(command(name, run_dir, *flags)), 1)
+        rows = harness.metrics(run_dir)
+    names = "global_step", "seconds", "eval/return_mean"
+    curve = [[row[x] for x in names] for row in rows if "eval/return_mean" in row]
+    reached = [second for _, second, mean in curve if mean >= wanted]
+    return {
+        "curve": curve,
+        "env_steps": int(rows[-1]["global_step"]),
+        "train_seconds": rows[-1]["seconds"],
+        "seconds": round(seconds, 2),
+        "reached_seconds": reached[0] if reached else None,
+        "last_return_mean": curve[-1][2],
+    }
+
+
+def first_update(toy: bool) -> Measurements:
+    """Measure the seconds from the command to its first progress, with and without a cache."""
+    for config in ("hopper.yaml", "cartpole.yaml"):
+        yield f"first update, {config}", partial(starts, toy, config)
+
+
+def starts(toy: bool, config: str) -> Row:
+    """Start a run three times with one cache, and return the seconds of the first and the last."""
+    flags = ["--eval.num_episodes", "0", *(SMALL_RUN if toy else ())]
+    flags += ["--total_timesteps", "256" if toy else "1_000_000", "--clobber"]
+    name = "cartpole.yaml" if toy else config
+    with tempfile.TemporaryDirectory() as folder:
+        env = startup.environment(harness.ROOT, Path(folder))
+        words = command(name, Path(folder) / "run", *flags)
+        cold, _, warm = (startup.run(words, env, "steps/s") for _ in range(3))
+    return {"cold_seconds": round(cold, 2), "warm_seconds": round(warm, 2)}
