@@ -211,21 +211,10 @@ def shapes_on_gpus(programs: Any) -> Any:
 
     from purejaxppo.parts import STATE_AXES
 
-    state = programs.abstract_state()
-    where = programs.shards.shardings(STATE_AXES)
-    if where is None:
-        where = jax.sharding.SingleDeviceSharding(programs.setup.devices[0])
-        return jax.tree.map(lambda x: shaped(x, where), state)
-    return jax.tree.map(
-        lambda where, part: jax.tree.map(lambda x: shaped(x, where), part),
-        where,
-        state,
-        is_leaf=lambda x: isinstance(x, jax.sharding.Sharding),
-    )
+    one = jax.sharding.SingleDeviceSharding(programs.setup.devices[0])
+    where = programs.shards.shardings(STATE_AXES) or one
 
+    def shapes(where: Any, part: Any) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), part)
 
-def shaped(x: Any, where: Any) -> Any:
-    """Return the shape of an array with this sharding."""
-    import jax
-
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+    return jax.tree.map(shapes, where, programs.abstract_state())

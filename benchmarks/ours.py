@@ -4,7 +4,6 @@ Their sizes are one flat dict: `env` is the name of the environment, the other k
 sections of the config, `num_seeds` and `total_timesteps`.
 """
 
-from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -31,23 +30,15 @@ def config_of(sizes: Sizes) -> Any:
     """Return the Config of a run with these sizes on the devices of this machine."""
     import jax
 
-    from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
+    from purejaxppo.config.schema import HINTS, Config
     from purejaxppo.setup import divide, resolve
 
-    def section(kind: Any) -> Any:
-        given = {f.name: sizes[f.name] for f in fields(kind) if f.name in sizes}
-        # Sizes read from JSON have lists.
-        return kind(**{k: tuple(x) if isinstance(x, list) else x for k, x in given.items()})
-
-    config = Config(
-        env=replace(section(EnvConfig), name=sizes["env"]),
-        network=section(NetworkConfig),
-        ppo=section(PPOConfig),
-        eval=EvalConfig(num_episodes=0),
-        total_timesteps=sizes.get("total_timesteps", 100_000_000),
-        num_seeds=sizes.get("num_seeds", 1),
-    )
-    return divide(resolve(config), jax.devices()).config
+    given = {"env.name": sizes["env"], "eval.num_episodes": 0, "total_timesteps": 100_000_000}
+    for name in HINTS:
+        section, _, field = name.rpartition(".")
+        if section in ("", "env", "network", "ppo") and field in sizes:
+            given[name] = sizes[field]
+    return divide(resolve(Config().replace(**given)), jax.devices()).config
 
 
 def programs_of(config: Any) -> Any:

@@ -9,7 +9,6 @@ benchmarks/results/studies.jsonl, and a plot per study to docs/pictures/studies/
 import argparse
 import sys
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,16 +174,10 @@ def train(config: str, flags: list[str], run_dir: Path) -> None:
 
 def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
     """Read (steps [P], deterministic returns [S][P])."""
-    from purejaxppo.runs.rows import read_csv
+    from purejaxppo.runs.curves import member_curves
 
-    by_member: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for row in read_csv(run_dir / "metrics.csv"):
-        if "eval/return_mean" in row:
-            point = (row["global_step"], round(row["eval/return_mean"], 4))
-            by_member[int(row.get("member", 0))].append(point)
-    steps = np.mean([[at for at, _ in points] for points in by_member.values()], axis=0)
-    returns = [[value for _, value in points] for points in by_member.values()]
-    return steps.round().tolist(), returns
+    steps, returns = member_curves(harness.metrics(run_dir), "eval/return_mean")
+    return steps.round().tolist(), returns.round(4).tolist()
 
 
 def draw(name: str, rows: list[dict[str, Any]]) -> None:
