@@ -39,12 +39,14 @@ from purejaxppo.aliases import (
 )
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.base import Env
+from purejaxppo.envs.vectorize import bounded, select, zero_floats
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import Collect, init_rollout
 from purejaxppo.streams import (
     BEGIN_ROLLOUT,
     CURIOUS_NETWORKS,
     LEARNER,
+    NEW_EPISODES,
     Keys,
     split_keys,
     stream,
@@ -59,7 +61,6 @@ from purejaxppo.types import (
     Rollout,
     RolloutState,
     RunningStats,
-    StartRollout,
     Trained,
     TrainState,
     ValueStats,
@@ -93,8 +94,9 @@ class Parts(NamedTuple):
     """Mirrored rows, and a penalty on asymmetry."""
     auxiliary_losses: AuxiliaryLosses
     """Auxiliary losses."""
-    start: StartRollout
-    """State at the start of a rollout."""
+    start: Callable[["Parts", RolloutState, Key, Scalar], RolloutState]
+    """(parts, state after the last rollout, key, progress of the run, 0 to 1) -> state before the
+    next rollout."""
     collect: Collect
     """Collector, such as `rollout.collect`."""
     advantages: Advantages
@@ -146,15 +148,33 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
         bonus_return=jnp.zeros(parts.env.spec.num_envs) if parts.bonus.track else (),
         learner=parts.learner.init(parts, agent, stream(agent_key, LEARNER)),
         update=jnp.zeros((), jnp.int32),
-        rollout=init_rollout(
-            parts.env,
-            parts.initial_carry,
-            env_key,
-            count_ticks=parts.config.ppo.discount == "tick",
-            action=stored_actions(parts.policy.distribution, (parts.env.spec.num_envs,)),
-        ),
+        rollout=new_episodes(parts, env_key),
         key=key,
     )
+
+
+def new_episodes(parts: Parts, key: Key) -> RolloutState:
+    """Return the state of the environments before the first rollout."""
+    action = stored_actions(parts.policy.distribution, (parts.env.spec.num_envs,))
+    ticks = parts.config.ppo.discount == "tick"
+    return init_rollout(parts.env, parts.initial_carry, key, count_ticks=ticks, action=action)
+
+
+def continue_episodes(
+    parts: Parts, state: RolloutState, key: Key, progress: Scalar
+) -> RolloutState:
+    """Start a rollout in the running episodes."""
+    del parts, key, progress
+    return state
+
+
+def reset_all(parts: Parts, state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
+    """Start a rollout with new episodes (`ppo.reset_each_rollout`)."""
+    del state, progress
+    first = new_episodes(parts, stream(key, NEW_EPISODES))
+    # Networks must not see NaN. The first step of such an environment only resets it.
+    obs = select(bounded(first.obs), first.obs, zero_floats(first.obs))
+    return first.replace(obs=obs)
 
 
 def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: Array) -> Trained:
@@ -229,7 +249,7 @@ def begin_rollout(parts: Parts, state: RolloutState, key: Key, progress: Scalar)
         key: random key of the rollout.
         progress: progress of the run, 0 to 1, scalar.
     """
-    state = parts.start(state, key, progress)
+    state = parts.start(parts, state, key, progress)
     env_state = parts.env.begin_rollout(state.env, stream(key, BEGIN_ROLLOUT), progress)
     return state.replace(env=env_state)
 

@@ -24,26 +24,22 @@ from purejaxppo.agents.extras import intrinsic, symmetry
 from purejaxppo.agents.networks.distributions import Distribution, stored_actions
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.agents.schedules import hyperparams_of
-from purejaxppo.aliases import Array, InitialCarry, Key, OptState, Scalar, T, Tree
+from purejaxppo.aliases import Array, Key, OptState, T, Tree
 from purejaxppo.config import extensions
 from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.envs import mirrors, registry
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.envs.metrics import TICKS
-from purejaxppo.envs.vectorize import bounded, select, zero_floats
 from purejaxppo.learner import Learner, Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Axes, Shards
-from purejaxppo.rollout import init_rollout
 from purejaxppo.spaces import Dict, example
-from purejaxppo.streams import LEARNER, NEW_EPISODES, stream
+from purejaxppo.streams import LEARNER, stream
 from purejaxppo.types import (
     AgentState,
     Estimates,
     Hyperparams,
     Predictions,
-    RolloutState,
-    StartRollout,
     Trained,
     TrainState,
     Transition,
@@ -92,7 +88,7 @@ def make_parts(
         bonus=intrinsic.make(config, replace(env.spec, observation=policy.network_input)),
         symmetry=symmetry.make(mirrors.with_lists(config, env.spec), env.spec, policy.distribution),
         auxiliary_losses=policy.auxiliary_losses,
-        start=start_rollout(config, env, policy.network.initial_carry, policy.distribution),
+        start=learner.reset_all if settings.reset_each_rollout else learner.continue_episodes,
         collect=rollout.collect,
         advantages=make_advantages(settings, env.spec, policy.distribution),
         before_epoch=ppo.recompute_advantages if settings.recompute_advantages else None,
@@ -201,31 +197,6 @@ def make_env(config: Config) -> Env:
     num_envs = config.env.num_envs // config.num_shards
     first = processes.index() * num_envs
     return registry.make(config.env, num_envs, seed=config.seed, first=first)
-
-
-def start_rollout(
-    config: Config, env: Env, initial_carry: InitialCarry, dist: Distribution
-) -> StartRollout:
-    """Return the function that starts a rollout: it continues all episodes, or resets them."""
-
-    def continue_episodes(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
-        del key, progress
-        return state
-
-    def reset_all(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
-        del state, progress
-        first = init_rollout(
-            env,
-            initial_carry,
-            stream(key, NEW_EPISODES),
-            count_ticks=config.ppo.discount == "tick",
-            action=stored_actions(dist, (env.spec.num_envs,)),
-        )
-        # Networks must not see NaN. The first step of such an environment only resets it.
-        obs = select(bounded(first.obs), first.obs, zero_floats(first.obs))
-        return first.replace(obs=obs)
-
-    return reset_all if config.ppo.reset_each_rollout else continue_episodes
 
 
 def map_over_shards(

@@ -23,7 +23,6 @@ from purejaxppo.aliases import (
     ObsBuffer,
     OptState,
     Params,
-    Scalar,
     StoredObs,
     Tree,
 )
@@ -343,10 +342,6 @@ Unroll = Callable[[Carry, Obs, jax.Array, jax.Array | None], Outputs]
 """(carry [N, ...], obs [T, N, ...], start bool [T, N], absent bool [T, N] or None) -> network
 outputs [T, N, ...], with the carry after them. The carry is reset where `start` is True, and does
 not change where `absent` is True."""
-
-StartRollout = Callable[[RolloutState, Key, Scalar], RolloutState]
-"""(state after the last rollout, key, progress of the run, 0 to 1) -> state before the next
-rollout."""
 
 Estimate = Callable[[Params], Batch]
 """Network parameters -> batch of a rollout, with the advantages and targets of their critic."""

@@ -75,43 +75,28 @@ def has_mask(parts: Parts) -> bool:
     return any(MASK in leaf.path for leaf in leaves(parts.env.spec.observation))
 
 
-def whole(parts: Parts, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Any]:
-    """Run one update."""
-    return learner.train_step(parts, state, hp)
-
-
-def no_update(parts: Parts, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Any]:
+def no_update(parts: Parts, state: TrainState, collected: Rollout, hp: Hyperparams) -> Any:
     """Leave out the gradient steps."""
-
-    def estimate(state: TrainState, collected: Rollout, hp: Hyperparams) -> Any:
-        after, reward = _with_statistics(parts, state, collected, hp)
-        batch = learner.make_batch(parts, state.agent, collected, reward, hp, state.value_stats)
-        losses = diagnostics.zero_metrics(()).losses
-        metrics = diagnostics.summarise(state.agent, collected, batch, losses, parts.shards.psum)
-        return after, (batch, metrics)
-
-    return _collect_then(parts, estimate, state, hp)
+    hp = scheduled(hp, parts.config.ppo, state.update)
+    after, reward = _with_statistics(parts, state, collected, hp)
+    batch = learner.make_batch(parts, state.agent, collected, reward, hp, state.value_stats)
+    losses = diagnostics.zero_metrics(()).losses
+    metrics = diagnostics.summarise(state.agent, collected, batch, losses, parts.shards.psum)
+    return after, (batch, metrics)
 
 
-def no_values(parts: Parts, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Any]:
+def no_values(parts: Parts, state: TrainState, collected: Rollout, hp: Hyperparams) -> Any:
     """Also leave out values and advantages."""
-
-    def update_statistics(state: TrainState, collected: Rollout, hp: Hyperparams) -> Any:
-        after, reward = _with_statistics(parts, state, collected, hp)
-        return after, (collected.transitions, collected.episodes, reward)
-
-    return _collect_then(parts, update_statistics, state, hp)
+    hp = scheduled(hp, parts.config.ppo, state.update)
+    after, reward = _with_statistics(parts, state, collected, hp)
+    return after, (collected.transitions, collected.episodes, reward)
 
 
-def no_statistics(parts: Parts, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Any]:
+def no_statistics(parts: Parts, state: TrainState, collected: Rollout, hp: Hyperparams) -> Any:
     """Also leave out the statistics of observations and rewards."""
-
-    def keep(state: TrainState, collected: Rollout, hp: Hyperparams) -> Any:
-        del hp
-        after = state.replace(rollout=collected.end, key=split_keys(state.key).next)
-        return after, (collected.transitions, collected.episodes)
-
-    return _collect_then(without_normalization(parts), keep, state, hp)
+    del parts, hp
+    after = state.replace(rollout=collected.end, key=split_keys(state.key).next)
+    return after, (collected.transitions, collected.episodes)
 
 
 def steps_alone(
@@ -182,13 +167,9 @@ def _with_statistics(
     return after, scaled.reward
 
 
-def _collect_then(parts: Parts, learn: Any, state: TrainState, hp: Hyperparams) -> Any:
-    """Collect a rollout, then call `learn` in place of `learner.learn`."""
-    keys = split_keys(state.key)
-    progress = jnp.zeros(())
-    collected = learner.collect(parts, state.agent, state.rollout, keys.act, progress)
-    hp = scheduled(hp, parts.config.ppo, state.update)
-    return parts.shards.in_turn(learn)(state, collected, hp)
+def _learning(learn: Any, parts: Parts, state: TrainState, hp: Hyperparams) -> Any:
+    """Run one update with `learn` in place of `learner.learn`."""
+    return learner.train_step(parts._replace(learner=learner.Learner(learn)), state, hp)
 
 
 Program = Callable[[TrainState, Any], tuple[TrainState, Any]]
@@ -270,17 +251,15 @@ def recorded(parts: Parts, state: TrainState, rows: EnvStep) -> tuple[Parts, Tra
     if parts.shards.mesh is not None:
         replaced = jax.device_put(replaced, parts.shards.shardings(STATE_AXES))
 
-    def continue_episodes(state: Any, key: Key, progress: Scalar) -> Any:
-        del key, progress
-        return state
-
-    return parts._replace(env=env, start=continue_episodes), replaced
+    return parts._replace(env=env, start=learner.continue_episodes), replaced
 
 
 PIECES_OF_PPO: Mapping[str, Stage] = {
-    "train": whole,
-    "no update": no_update,
-    "no values": no_values,
-    "no statistics": no_statistics,
+    "train": learner.train_step,
+    "no update": partial(_learning, no_update),
+    "no values": partial(_learning, no_values),
+    "no statistics": lambda parts, state, hp: _learning(
+        no_statistics, without_normalization(parts), state, hp
+    ),
 }
 """Stages on recorded steps. Each leaves out one more piece than the one before."""

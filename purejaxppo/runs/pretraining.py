@@ -34,7 +34,6 @@ from purejaxppo.parts import (
     make_env,
     make_parts,
     shard_ids,
-    start_rollout,
     train_program,
 )
 from purejaxppo.runs.agent import Agent
@@ -178,7 +177,6 @@ def make_imitation(student: Parts, teacher: Agent, change: Change = None) -> Par
         env=env,
         act=act,
         initial_carry=initial_carry,
-        start=start_rollout(config, env, initial_carry, parts.policy.distribution),
         learner=learner.PPO._replace(learn=learn),
     )
 

@@ -17,7 +17,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.wrappers import ActionRepeat, TimeLimit, Wrapper
-from purejaxppo.parts import init_program, make_parts, shard_ids, start_rollout, train_program
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Dict, Discrete
 from purejaxppo.types import PolicyStep
@@ -267,7 +267,6 @@ def walk_parts(config, series):
         env=env,
         policy=policy,
         act=policy.act,
-        start=start_rollout(parts.config, env, parts.initial_carry, parts.policy.distribution),
         storage=obs_storage.make(Walk.observation if series else Box((9,)), env.starts),
     )
 

@@ -129,7 +129,7 @@ def test_recorded_steps_return_the_rows_of_the_simulator(tmp_path):
     step = stages.Repeated(parts, stages.steps_alone, state, hp, (actions,))
     after, rows = stages.compile_all({"real": step})["real"](state, np.int32(1))
     replay, replay_state = stages.recorded(parts, after, rows)
-    collect = stages.Repeated(replay, stages.no_statistics, replay_state, hp)
+    collect = stages.Repeated(replay, stages.PIECES_OF_PPO["no statistics"], replay_state, hp)
     program = stages.compile_all({"": collect})[""]
     for count in (1, 3):  # each rollout starts with the first row
         _, (transitions, _) = program(replay_state, np.int32(count))
