@@ -321,9 +321,11 @@ def from_dict(data: Mapping[str, Any], where: str = "") -> Config:
 
 def check_names(data: Mapping[str, Any]) -> None:
     """Raise ValueError if nested `data` has an unknown setting."""
-    flat = flatten_data(data)
+    sections = {name.partition(".")[0] for name in HINTS if "." in name}
+    flat = by_dotted_name({str(key): value for key, value in data.items()})
     known = {name: value for name, value in flat.items() if name in HINTS}
-    others = {name: value for name, value in flat.items() if name not in known}
+    # `build` reports a section that is not a mapping.
+    others = {x: value for x, value in flat.items() if x not in known and x not in sections}
     check_known(others, HINTS, known)
 
 
@@ -333,17 +335,6 @@ def check_sections(data: Mapping[str, Any]) -> None:
         section, dot, key = field_of(name)[0].rpartition(".")
         if dot and f"{section}.{key}" in HINTS:
             raise ValueError(f"{name}: unknown key. Write {key} in the section {section}.")
-
-
-def flatten_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of nested `data` by dotted name, without sections of a wrong type."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if not any(name.startswith(f"{key}.") for name in HINTS):
-            flat[str(key)] = value
-        elif isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": x for name, x in value.items()}
-    return flat
 
 
 def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -234,12 +234,7 @@ def load(value: str | CodeRef, where: str) -> Any:
 
 
 def in_module(
-    module: ModuleType,
-    place: str,
-    name: str,
-    where: str,
-    is_valid: Callable[[Any], bool] | None = None,
-    kind: str = "",
+    module: ModuleType, place: str, name: str, where: str, *, callables: bool = False
 ) -> Any:
     """Return an attribute of a module.
 
@@ -248,27 +243,21 @@ def in_module(
         place: the file or module as written, for messages.
         name: name of the attribute.
         where: the config field, for messages.
-        is_valid: returns True for values to accept; None: all are accepted.
-        kind: kind of these values, for messages.
+        callables: accept, and list in messages, only functions and classes.
 
     Raises:
         LoadError: the module has no such attribute.
     """
-    names = [key for key, value in vars(module).items() if is_valid is None or is_valid(value)]
+    names = [key for key, value in vars(module).items() if callable(value) or not callables]
     if name in names:
         return vars(module)[name]
     defined = [
         key for key in names if not key.startswith("__") and _is_own(vars(module)[key], module)
     ]
-    close = nearest(name, defined)
-    plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
-    has = (
-        f"It has {', '.join(defined)}."
-        if defined
-        else f"It has no {plural if kind else 'functions or classes'}."
-    )
-    hint = f"Did you mean {close!r}?" if close and not kind else has
-    raise LoadError(f"{where}: {place} has no {kind + ' ' if kind else ''}{name!r}. {hint}")
+    close = None if callables else nearest(name, defined)
+    has = f"It has {', '.join(defined) or 'no functions or classes'}."
+    hint = f"Did you mean {close!r}?" if close else has
+    raise LoadError(f"{where}: {place} has no {'function or class ' * callables}{name!r}. {hint}")
 
 
 def import_named(module: str, where: str) -> Any:
@@ -287,13 +276,7 @@ def import_named(module: str, where: str) -> Any:
         raise LoadError(f"{where}: {module} cannot be imported: {described(error)}.") from error
 
 
-def in_file(
-    file: str,
-    name: str,
-    where: str,
-    is_valid: Callable[[Any], bool] | None = None,
-    kind: str = "",
-) -> Any:
+def in_file(file: str, name: str, where: str, *, callables: bool = False) -> Any:
     """Return an attribute of a Python file. The file may import modules next to it.
 
     Args and other errors: see `in_module`.
@@ -310,7 +293,7 @@ def in_file(
             module = _module_of(path)
         except Exception as error:
             raise LoadError(f"{where}: {file}: {described(error, path)}.") from error
-    return in_module(module, file, name, where, is_valid, kind)
+    return in_module(module, file, name, where, callables=callables)
 
 
 def described(error: BaseException, path: Path | None = None) -> str:

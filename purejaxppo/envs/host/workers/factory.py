@@ -125,7 +125,7 @@ class GymnasiumSpec:
                 return _registered(target, self.name, options, limit)
             return _created(target, self.name, options)
         if place.endswith(".py"):
-            target = in_file(place, attribute, "env.name", callable, "function or class")
+            target = in_file(place, attribute, "env.name", callables=True)
             return _created(target, self.name, options)
         if self.name.endswith(".py"):
             raise MakeError(
@@ -474,7 +474,7 @@ def _wrapper(name: str) -> Any:
     module_name, _, class_name = name.rpartition(":")
     if module_name.endswith(".py"):
         where = "env.options.wrappers"
-        return in_file(module_name, class_name, where, callable, "function or class")
+        return in_file(module_name, class_name, where, callables=True)
     module = import_named(module_name, field) if module_name else gymnasium.wrappers
     try:
         return getattr(module, class_name)

@@ -115,7 +115,7 @@ def _builder(name: str) -> Any:
     """Return the class or function that a name refers to."""
     module_name, _, attribute = name.rpartition(":")
     if module_name.endswith(".py"):
-        return in_file(module_name, attribute, "env.name", callable, "function or class")
+        return in_file(module_name, attribute, "env.name", callables=True)
     field = f"env.name: pettingzoo/{name}"
     if "/" in name:
         return _registered(name, field)
