@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -56,30 +57,21 @@ def callback_pool(env: Env, num_agents: int) -> CallbackPool[Any] | None:
     return pool if isinstance(pool, CallbackPool) else None
 
 
-class Recorder:
-    """Environments of a `CallbackPool` that record their actions."""
-
-    def __init__(self, envs: Any) -> None:
-        """Wrap the environments."""
-        self.envs = envs
-        self.actions: list[Any] = []
-
-    def step(self, action: Any) -> EnvStep:
-        """Record the actions [N, ...], and step."""
-        self.actions.append(jax.tree.map(np.array, action))
-        result: EnvStep = self.envs.step(action)
-        return result
-
-
 @contextlib.contextmanager
 def recording(pool: CallbackPool[Any]) -> Iterator[list[Any]]:
     """Yield a list of the actions with which the compiled program steps a pool."""
-    recorder = Recorder(pool.envs)
-    pool.envs = recorder
+    envs, actions = pool.envs, list[Any]()
+
+    def step(action: Any) -> EnvStep:
+        actions.append(jax.tree.map(np.array, action))
+        result: EnvStep = envs.step(action)
+        return result
+
+    pool.envs = SimpleNamespace(step=step)
     try:
-        yield recorder.actions
+        yield actions
     finally:
-        pool.envs = recorder.envs
+        pool.envs = envs
 
 
 def stepping(envs: Any, actions: Sequence[Any]) -> Work:

@@ -16,8 +16,6 @@ in `OPERATIONS` are run, which are basic forms of JAX's primitives.
 import functools
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,7 +161,7 @@ def read(path: str | Path) -> Program:
         header = json.loads(arrays.pop(HEADER).tobytes())
         version = header["format"]
         program = _program(header, arrays) if version == FORMAT else None
-    except READ_ERRORS as error:
+    except Exception as error:
         raise ValueError(
             f"{path}: corrupt, or not written by purejaxppo export. Export again."
         ) from error
@@ -176,20 +174,6 @@ def read(path: str | Path) -> Program:
     if unknown:
         raise ValueError(f"{path}: unknown operation {unknown[0]!r}. Update purejaxppo.")
     return program
-
-
-READ_ERRORS = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""Errors raised while reading a file that is corrupt or not an exported policy."""
 
 
 def write(program: Program, path: Path) -> None:
