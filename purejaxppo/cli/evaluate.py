@@ -24,7 +24,7 @@ from purejaxppo.video import video
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return parser.run(lambda words: run(*parser.parse_with_env(EvaluateFlags, words)), args)
+    return parser.run(lambda words: run(*parser.parse(EvaluateFlags, words, "env")), args)
 
 
 def check(command: EvaluateFlags, changes: Mapping[str, Any]) -> None:

@@ -70,36 +70,25 @@ def run(
         return fail(interrupted, code=130)
 
 
-def parse(flags: type[F], words: Sequence[str]) -> F:
+def parse(flags: type[F], words: Sequence[str], section: str = "") -> tuple[F, dict[str, Any]]:
     """Parse the command line of a command without a config.
 
     Args:
         flags: a frozen dataclass with a field per flag.
         words: the command-line arguments.
-
-    Raises:
-        ValueError: a flag is unknown, or a value is invalid.
-    """
-    hints = flat_hints(flags)
-    parsed = read(words, hints)
-    check_known(parsed.unknown, hints, {}, dashes="--")
-    return build_flags(flags, parsed)
-
-
-def parse_with_env(flags: type[F], words: Sequence[str]) -> tuple[F, dict[str, Any]]:
-    """Parse the command line of a command without a config that takes flags of the section env.
+        section: a section of the config whose fields are flags, too.
 
     Returns:
-        The command's flags, and the values of the section env by dotted name.
+        The command's flags, and the values of the section by dotted name.
 
     Raises:
         ValueError: a flag is unknown, or a value is invalid.
     """
-    env_hints = {name: hint for name, hint in HINTS.items() if name.startswith("env.")}
-    hints = env_hints | flat_hints(flags)
+    of_section = {key: x for key, x in HINTS.items() if section and key.startswith(f"{section}.")}
+    hints = of_section | flat_hints(flags)
     parsed = read(words, hints)
     check_known(parsed.unknown, hints, {}, dashes="--")
-    return build_flags(flags, parsed), _only(parsed.known, env_hints)
+    return build_flags(flags, parsed), _only(parsed.known, of_section)
 
 
 def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:

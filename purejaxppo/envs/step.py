@@ -1,8 +1,12 @@
 """The result of a batched environment step. Worker processes import this module without JAX."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from purejaxppo import spaces
+from purejaxppo.spaces import LARGEST, MASK
 
 Leaf = Any
 """An array [N, ...]: of JAX, or of NumPy for host simulators."""
@@ -57,3 +61,27 @@ def rows_of(step: EnvStep, start: int, stop: int) -> EnvStep:
 def copied(step: EnvStep, obs: Leaf) -> EnvStep:
     """Return a step with `obs` and copies of its other arrays."""
     return EnvStep(obs, *(None if x is None else x.copy() for x in step[1:]))
+
+
+def bounded(step: EnvStep) -> np.ndarray:
+    """Return True for rows whose values are finite and within ±LARGEST, bool [N]."""
+    ok: np.ndarray = np.abs(step.reward) <= LARGEST
+    for part in step.obs:
+        if part.dtype == np.float32:
+            ok &= (np.abs(part) <= LARGEST).reshape(len(part), -1).all(axis=1)
+    return ok
+
+
+def diverged_value(step: EnvStep, leaves: Sequence[spaces.Leaf], row: Any) -> str:
+    """Return the first value of a row that diverged; `leaves` are those of the observation."""
+    obs = ((leaf.path, part[row]) for leaf, part in zip(leaves, step.obs, strict=True))
+    return spaces.diverged_value(step.reward[row], obs)
+
+
+def end_diverged(step: EnvStep, leaves: Sequence[spaces.Leaf]) -> None:
+    """End the episodes of `diverged` rows, with zeros and a mask that allows all actions."""
+    bad = step.diverged
+    for part, leaf in zip(step.obs, leaves, strict=True):
+        part[bad] = MASK in leaf.path
+    step.reward[bad] = 0
+    step.terminated[bad] = True

@@ -237,28 +237,49 @@ def from_unit(action: Action, space: Space) -> EnvAction:
     return action
 
 
+def flat_space(space: Space) -> Space:
+    """Return a space whose `Box` parts have exactly one axis; other spaces are unchanged."""
+    if isinstance(space, Dict):
+        return Dict(tuple((name, flat_space(part)) for name, part in space.spaces))
+    if not isinstance(space, Box) or len(space.shape) == 1:
+        return space
+    low, high = (
+        tuple(np.broadcast_to(bound, space.shape).ravel().tolist())
+        for bound in (space.low, space.high)
+    )
+    return replace(space, shape=(int(np.prod(space.shape)),), low=low, high=high)
+
+
+def from_policy(action: Action, space: Space) -> EnvAction:
+    """Convert actions of a policy, in [-1, 1] and with one axis, to `space`."""
+    return shaped(from_unit(action, flat_space(space)), space)
+
+
 def shaped(action: Action, space: Space) -> EnvAction:
-    """Reshape flat actions [N, ...] to the shapes of their `Box` spaces."""
+    """Reshape flat actions [..., n] to the shapes of their `Box` spaces."""
     if isinstance(space, Dict):
         return {name: shaped(action[name], part) for name, part in space.spaces}
-    return action.reshape((-1, *space.shape)) if isinstance(space, Box) else action
+    return action.reshape((*action.shape[:-1], *space.shape)) if isinstance(space, Box) else action
 
 
 class UnitActions(ReturnPreservingWrapper):
-    """Accept bounded continuous actions in [-1, 1]: clip them, then scale them to the bounds."""
+    """Accept continuous actions with one axis, and bounded ones in [-1, 1].
+
+    They are clipped, scaled to the bounds, and reshaped.
+    """
 
     def __init__(self, task: Task) -> None:
         """Rescale the actions of `task`."""
         super().__init__(task)
-        self.action = unit_space(task.action)
+        self.action = unit_space(flat_space(task.action))
 
     def to_simulator(self, action: EnvAction) -> EnvAction:
         """Scale the action from [-1, 1] to the bounds."""
-        return super().to_simulator(from_unit(action, self.task.action))
+        return super().to_simulator(from_policy(action, self.task.action))
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Step the task with an action that is clipped to [-1, 1] and scaled."""
-        return self.task.step(key, state, from_unit(action, self.task.action))
+        return self.task.step(key, state, from_policy(action, self.task.action))
 
 
 def observed_entries(obs: Obs, indices: np.ndarray, privileged_obs: bool) -> Obs:
@@ -311,35 +332,3 @@ class PartialObservation(ReturnPreservingWrapper):
         """Step the task; return the observed entries."""
         state, out = self.task.step(key, state, action)
         return state, out._replace(obs=self.see(out.obs))
-
-
-def flat_space(space: Space) -> Space:
-    """Return a space whose `Box` parts have exactly one axis; other spaces are unchanged."""
-    if isinstance(space, Dict):
-        return Dict(tuple((name, flat_space(part)) for name, part in space.spaces))
-    if not isinstance(space, Box) or len(space.shape) == 1:
-        return space
-    low, high = (
-        tuple(np.broadcast_to(bound, space.shape).ravel().tolist())
-        for bound in (space.low, space.high)
-    )
-    return replace(space, shape=(int(np.prod(space.shape)),), low=low, high=high)
-
-
-class FlatActions(ReturnPreservingWrapper):
-    """Give a `Box` action space with zero or several axes exactly one axis."""
-
-    def __init__(self, task: Task) -> None:
-        """Flatten the actions of `task`."""
-        super().__init__(task)
-        assert isinstance(task.action, Box)
-        self.shape = task.action.shape
-        self.action = flat_space(task.action)
-
-    def to_simulator(self, action: EnvAction) -> EnvAction:
-        """Return the action in the shape of the task."""
-        return super().to_simulator(action.reshape(self.shape))
-
-    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
-        """Step the task with a flat action."""
-        return self.task.step(key, state, action.reshape(self.shape))

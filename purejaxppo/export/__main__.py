@@ -22,7 +22,7 @@ from purejaxppo.runs.folder import imports
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return parser.run(lambda words: run(parser.parse(ExportFlags, words)), args)
+    return parser.run(lambda words: run(parser.parse(ExportFlags, words)[0]), args)
 
 
 def run(command: ExportFlags) -> int:

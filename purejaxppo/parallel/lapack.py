@@ -8,7 +8,7 @@ than devices avoid this, but slow down programs without LAPACK by a fifth.
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -74,21 +74,9 @@ def too_few_threads(devices: Sequence[jax.Device]) -> bool:
     return can_block() and count > 1 and count >= threads()
 
 
-def operations(operation: Any) -> Iterator[Any]:
-    """Yield an operation of an MLIR module and all nested operations."""
-    yield operation
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from operations(inner.operation)
-
-
 def calls_batches(lowered: Any) -> bool:
     """Return True if a `jax.stages.Lowered` contains batched LAPACK calls."""
-    return any(
-        operation.name == "stablehlo.custom_call" and BATCHED.search(str(operation))
-        for operation in operations(lowered.compiler_ir().operation)
-    )
+    return BATCHED.search(lowered.as_text()) is not None
 
 
 def check(lowered: Any, devices: Sequence[jax.Device]) -> None:

@@ -53,15 +53,6 @@ def maximum(*numbers: float) -> tuple[float, ...]:
     return tuple(map(float, _gather(np.asarray(numbers, np.float32)).max(0)))
 
 
-def of_main(number: int) -> int:
-    """Return the number of process 0 in all processes; its magnitude must be below 2^62."""
-    if not is_distributed():
-        return number
-    high, low = divmod(number, 1 << 31)
-    high, low = map(int, _gather(np.array([high, low], np.int32))[0])
-    return (high << 31) + low
-
-
 def total(numbers: list[int]) -> list[int]:
     """Return the sum of each number over all processes, modulo 2^64."""
     if not is_distributed():

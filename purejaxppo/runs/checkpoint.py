@@ -192,8 +192,8 @@ class Checkpoints:
                 self._remove_unfinished()
                 if steps_in(self._folder):
                     latest = self._newest_readable()
-        latest = processes.of_main(-1 if latest is None else latest)
-        self._latest = None if latest < 0 else latest
+        (number,) = processes.total([0 if latest is None else latest + 1])  # only process 0 has one
+        self._latest = number - 1 if number else None
         self._update: int | None = None  # of the last checkpoint, if known
         self._has_saved = False
         self._closing = contextlib.ExitStack()

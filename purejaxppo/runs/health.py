@@ -7,7 +7,7 @@ from purejaxppo.parallel import processes
 from purejaxppo.runs.divergence import REMEDY, find_value
 from purejaxppo.runs.episodes import MOST_DIVERGED
 from purejaxppo.runs.rows import Row
-from purejaxppo.runs.training import Training
+from purejaxppo.runs.training import Hook, Training
 from purejaxppo.spaces import LARGEST, short_number
 
 MOST_IDLE = 5
@@ -16,7 +16,7 @@ MOST_UPDATES = 5
 """Number of successive updates with only diverging steps after which a run stops."""
 
 
-class CheckAgents:
+class CheckAgents(Hook):
     """A hook that finds agents with values that are not finite, or with only diverging steps.
 
     Such agents get no scores from then on. If no other agents are left, the run is lost.
@@ -29,10 +29,6 @@ class CheckAgents:
         self._idle = np.zeros(num_members, int)
         self._diverging = np.zeros(num_members, int)
         self._failed: set[int] = set()
-
-    def due(self, run: Training) -> bool:
-        """Return True, for every chunk."""
-        return True
 
     def act(self, run: Training) -> None:
         """Set `charts/finite` in each row, and print the agents that get no more scores."""

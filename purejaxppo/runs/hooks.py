@@ -137,7 +137,7 @@ def beats(score: float, best: float | None) -> bool:
     return not math.isnan(score) and (best is None or score >= best)
 
 
-class ShowProgress:
+class ShowProgress(Hook):
     """A hook that shows the progress in the terminal.
 
     The time left is estimated from the whole time since the first evaluation or, before it, since
@@ -150,10 +150,6 @@ class ShowProgress:
         self._clock = clock
         self._first: tuple[float, int] | None = None
         self._has_evaluated = False
-
-    def due(self, run: Training) -> bool:
-        """Return True, for every chunk."""
-        return True
 
     def act(self, run: Training) -> None:
         """Update the bar, or print a line from time to time."""

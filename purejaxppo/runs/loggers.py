@@ -253,7 +253,9 @@ class GuardedLogger(Logger):
             name: its config field and value.
             warned: names of loggers with an error. All agents share it.
         """
-        self._logger, self._name, self._warned = logger, name, warned
+        self._name, self._warned = name, warned
+        for method in ("start", "metrics", "video", "close"):
+            setattr(self, method, partial(self._call, getattr(logger, method)))
 
     def _call(self, method: Callable[..., None], *args: Any) -> None:
         try:
@@ -265,66 +267,39 @@ class GuardedLogger(Logger):
             log.log(level, "%s. metrics.csv is complete, and the run continues.", problem)
             self._warned.add(self._name)
 
-    def start(self, context: LoggerContext) -> None:
-        """Call the logger's `start`."""
-        self._call(self._logger.start, context)
 
-    def metrics(self, row: Mapping[str, float], step: int) -> None:
-        """Call the logger's `metrics` with a copy of the row."""
-        self._call(self._logger.metrics, dict(row), step)
+class AgentsLogger:
+    """Writes the rows of each agent to a separate logger, or the mean of all agents to one logger.
 
-    def video(self, path: Path, step: int) -> None:
-        """Call the logger's `video`."""
-        self._call(self._logger.video, path, step)
+    Copies that fill a batch of a sweep are not logged separately.
+    """
 
-    def close(self) -> None:
-        """Call the logger's `close`."""
-        self._call(self._logger.close)
+    def __init__(self, loggers: Sequence[Logger], members: Sequence[Config]) -> None:
+        """Take one logger per agent, or one for the mean of several agents."""
+        self._mean = len(loggers) < len(members)
+        self._loggers = {i: loggers[i] for i in ([0] if self._mean else distinct(members))}
 
-
-class PerAgentLogger:
-    """Writes the rows of each agent to a separate logger."""
-
-    def __init__(self, loggers: Mapping[int, Logger]) -> None:
-        """Take loggers by the index of their agent."""
-        self._loggers = loggers
+    def start(self, contexts: Sequence[LoggerContext]) -> None:
+        """Start the loggers, with the result of `contexts_of`."""
+        for index, logger in self._loggers.items():
+            logger.start(contexts[-1 if self._mean else index])
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write rows to their agents' loggers."""
+        """Write rows to their agents' loggers, or their mean."""
         for index, logger in self._loggers.items():
-            row = {k: x for k, x in rows[index].items() if k not in MEMBER_COLUMNS}
+            columns = mean_row(rows) if self._mean else rows[index]
+            row = {k: x for k, x in columns.items() if k not in MEMBER_COLUMNS}
             logger.metrics(row, int(row["global_step"]))
 
     def video(self, path: Path, steps: Sequence[int]) -> None:
-        """Write a video to the first agent's logger."""
-        next(iter(self._loggers.values())).video(path, steps[0])
+        """Write a video to the first logger."""
+        self._loggers[0].video(path, sum(steps) // len(steps) if self._mean else steps[0])
 
     def close(self) -> None:
         """Close all loggers, even if others fail."""
         with contextlib.ExitStack() as closing:
             for logger in self._loggers.values():
                 closing.callback(logger.close)
-
-
-class MeanLogger:
-    """Writes the mean over all agents to a logger."""
-
-    def __init__(self, logger: Logger) -> None:
-        """Wrap a logger."""
-        self._logger = logger
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Write the mean of the rows."""
-        mean = {k: x for k, x in mean_row(rows).items() if k not in MEMBER_COLUMNS}
-        self._logger.metrics(mean, int(mean["global_step"]))
-
-    def video(self, path: Path, steps: Sequence[int]) -> None:
-        """Write a video."""
-        self._logger.video(path, sum(steps) // len(steps))
-
-    def close(self) -> None:
-        """Close the logger."""
-        self._logger.close()
 
 
 class DelayedLogger:
@@ -440,20 +415,21 @@ def open_loggers(opened: Loggers, run: Opening, custom: Sequence[AgentLoggers] =
     if settings.tensorboard:
         boards = _tensorboard(run.run_dir / TENSORBOARD, run.members, run.steps)
         opened.tensorboard = boards[0].writer
-        opened.loggers.append(_combined(boards, run.members))
+        opened.loggers.append(AgentsLogger(boards, run.members))
     if settings.wandb_project:
         ids = wandb_ids(run.run_dir, len(run.members))
         agents = run.members if len(ids) == len(run.members) else [run.config]
         several = len(ids) > 1
         runs = [WandbLogger(x, y, several=several) for x, y in zip(agents, ids, strict=True)]
-        _start(runs, contexts, run.members)  # its errors end the run
+        AgentsLogger(runs, run.members).start(contexts)  # its errors end the run
         name = f"logging.wandb_project = {settings.wandb_project}"
-        combined = _combined([GuardedLogger(x, name, warned) for x in runs], run.members)
+        combined = AgentsLogger([GuardedLogger(x, name, warned) for x in runs], run.members)
         opened.loggers.append(DelayedLogger(combined, run.saved))
     for name, loggers in custom:
         guarded = [GuardedLogger(logger, name, warned) for logger in loggers]
-        _start(guarded, contexts, run.members)
-        opened.loggers.append(_combined(guarded, run.members))
+        combined = AgentsLogger(guarded, run.members)
+        combined.start(contexts)
+        opened.loggers.append(combined)
 
 
 def contexts_of(run: Opening) -> list[LoggerContext]:
@@ -485,24 +461,6 @@ def wandb_ids(run_dir: Path, count: int) -> list[str]:
         ids = [uuid.uuid4().hex[:12] for _ in range(number)]
         write_whole(file, "\n".join(ids))
     return file.read_text(encoding="utf-8").split()
-
-
-def _start(
-    loggers: Sequence[Logger], contexts: Sequence[LoggerContext], members: Sequence[Config]
-) -> None:
-    """Start the loggers of each agent, or one logger of their mean."""
-    if len(loggers) < len(members):
-        loggers[0].start(contexts[-1])
-        return
-    for i in distinct(members):
-        loggers[i].start(contexts[i])
-
-
-def _combined(loggers: Sequence[Logger], members: Sequence[Config]) -> RunLogger:
-    """Combine loggers, one per agent or one for the mean, into one for the rows of all agents."""
-    if len(loggers) < len(members):
-        return MeanLogger(loggers[0])
-    return PerAgentLogger({i: loggers[i] for i in distinct(members)})
 
 
 def distinct(members: Sequence[Config]) -> list[int]:

@@ -30,7 +30,7 @@ from purejaxppo.runs.programs import (
     select_better,
 )
 from purejaxppo.runs.rows import Row
-from purejaxppo.runs.training import Training
+from purejaxppo.runs.training import Hook, Training
 from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
@@ -303,7 +303,7 @@ def train_population(
     return PopulationState(**fields_of(trained), population=population), total
 
 
-class AddPopulation:
+class AddPopulation(Hook):
     """A hook that adds each member's current hyperparameters to its row.
 
     Selections change them inside the compiled program.
@@ -317,10 +317,6 @@ class AddPopulation:
     def columns(self) -> tuple[str, ...]:
         """Columns of metrics.csv that this hook adds."""
         return (*(f"population/{name}" for name in [*self._names, "parent"]), COPIED)
-
-    def due(self, run: Training) -> bool:
-        """Return True, for every chunk."""
-        return True
 
     def act(self, run: Training) -> None:
         """Add the population's columns, and recompute metrics that depend on hyperparameters."""

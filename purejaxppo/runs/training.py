@@ -227,8 +227,8 @@ class Hook(Protocol):
     """An action of a run between two chunks of training."""
 
     def due(self, run: Training) -> bool:
-        """Return True to call `act` after this chunk."""
-        ...
+        """Return True to call `act` after this chunk; by default, after every chunk."""
+        return True
 
     def act(self, run: Training) -> None:
         """Act on the run: add to its rows, write, save or stop it."""

@@ -106,7 +106,6 @@ class Optuna:
                 values, Choice
             ):  # by index, because Optuna does not support lists as choices
                 return kinds.CategoricalDistribution(tuple(range(len(values.values))))
-            assert isinstance(values, Uniform | LogUniform)
             log = isinstance(values, LogUniform)
             if values.whole:
                 return kinds.IntDistribution(int(values.low), int(values.high), log=log)
@@ -152,7 +151,7 @@ def rules_of(
                 f"{key}: --search population supports only tunable numbers: "
                 f"{', '.join(sorted(TUNABLE))}."
             )
-        if not isinstance(values, Uniform | LogUniform):
+        if not isinstance(values, Uniform):
             raise ValueError(f"{key}: --search population requires a uniform or log_uniform range.")
         bounds.append((key.removeprefix("ppo."), values.low, values.high))
     return Rules(tuple(bounds), interval, share, factor)

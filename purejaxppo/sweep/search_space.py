@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import yaml
@@ -31,14 +31,6 @@ ENTRY = "ppo.term_coefs."
 """Prefix of a single coefficient, as in ppo.term_coefs.0."""
 
 
-class SearchRange(Protocol):
-    """A distribution over the values of a field."""
-
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Sample a value."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Uniform:
     """Uniform distribution from low to high, of whole numbers if `whole`."""
@@ -54,13 +46,8 @@ class Uniform:
         return float(rng.uniform(self.low, self.high))
 
 
-@dataclasses.dataclass(frozen=True)
-class LogUniform:
+class LogUniform(Uniform):
     """Log-uniform distribution from low to high, rounded to whole numbers if `whole`."""
-
-    low: float
-    high: float
-    whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
         """Sample a value."""
@@ -77,6 +64,10 @@ class Choice:
     def draw(self, rng: np.random.Generator) -> Any:
         """Sample a value."""
         return self.values[int(rng.integers(len(self.values)))]
+
+
+SearchRange = Uniform | Choice
+"""A distribution over the values of a field."""
 
 
 def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[Any]]:

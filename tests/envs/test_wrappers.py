@@ -10,7 +10,6 @@ import pytest
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import (
     ActionRepeat,
-    FlatActions,
     PartialObservation,
     TimeLimit,
     UnitActions,
@@ -92,12 +91,10 @@ def test_parts_of_a_dict_are_scaled_by_their_own_bounds():
 
 
 def test_actions_without_exactly_one_axis_are_flattened():
-    scalar = FlatActions(Echo(Box((), -2.0, 2.0)))
+    scalar = UnitActions(Echo(Box((), -2.0, 2.0)))
     assert scalar.action.shape == (1,)
-    assert echoed(scalar, jnp.array([1.5])).shape == ()
-    square = UnitActions(
-        FlatActions(Echo(Box((2, 2), ((0.0, 0.0), (0.0, 0.0)), ((1.0, 2.0), (3.0, 4.0)))))
-    )
+    assert echoed(scalar, jnp.array([0.75])).shape == ()
+    square = UnitActions(Echo(Box((2, 2), ((0.0, 0.0), (0.0, 0.0)), ((1.0, 2.0), (3.0, 4.0)))))
     np.testing.assert_array_equal(echoed(square, jnp.ones(4)), [[1, 2], [3, 4]])
 
 

@@ -25,11 +25,6 @@ KINDS = ("discrete", "multidiscrete", "box", "hybrid", "masked")
 OPTIONS = {"kind": Option("discrete", "Kind of action space.", choices=KINDS, tasks=("choices",))}
 
 
-def task_names() -> list[str]:
-    """Return the task names."""
-    return list(TASKS)
-
-
 def make(name: str, config: EnvConfig) -> BaseTask:
     """Create the task `name`."""
     kinds = {"vector": Vector, "pixels": Pixels, "constant": Constant, "choices": Choices}
@@ -182,5 +177,8 @@ class Choices(BaseTask):
 
 
 FAMILY = Family(
-    about="dummy environments for profiling", tasks=task_names, make_task=make, options=OPTIONS
+    about="dummy environments for profiling",
+    tasks=lambda: list(TASKS),
+    make_task=make,
+    options=OPTIONS,
 )

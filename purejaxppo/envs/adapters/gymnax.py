@@ -21,7 +21,6 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.workers.gym_spaces import convert
 from purejaxppo.envs.options import Option, checked
 from purejaxppo.envs.vectorize import check_dtypes
-from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box, example
 
 FRAME_RATES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
@@ -84,8 +83,6 @@ def make(name: str, config: EnvConfig) -> BaseTask:
     task = GymnaxTask(env, params, limit, limit_ends=is_reference(name))
     if is_reference(name):
         check(task, f"env.name = {config.name}")
-    if isinstance(task.action, Box) and len(task.action.shape) != 1:
-        return FlatActions(task)
     return task
 
 

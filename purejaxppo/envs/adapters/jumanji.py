@@ -23,7 +23,7 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.vectorize import cast_to_space
-from purejaxppo.envs.wrappers import FlatActions, TimeLimit
+from purejaxppo.envs.wrappers import TimeLimit
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, example
 
 TIME_LIMITS = {
@@ -100,11 +100,10 @@ def make(name: str, config: EnvConfig) -> BaseTask:
     task.cheap_reset = name in CHEAP_RESETS
     task.keeps_integers = name in INTEGER_TASKS
     task.fresh_fraction = 0.25 if name in EXPENSIVE_RESETS else 1.0
-    wrapped: Any = task
     if config.wrappers and not TIME_LIMITS[name]:
         # A wrapper that repeats actions reaches the simulator's limit before the outer time limit.
-        wrapped = TimeLimit(task, task.max_episode_steps)
-    return FlatActions(wrapped) if isinstance(task.action, Box) else wrapped
+        return TimeLimit(task, task.max_episode_steps)
+    return task
 
 
 def _make_task(name: str, options: Mapping[str, Any], max_episode_steps: int) -> "JumanjiTask":

@@ -330,11 +330,6 @@ def edge_cost(x: jax.Array) -> jax.Array:
 TASKS: dict[str, Any] = {"spread": Spread, "tag": Tag}
 
 
-def task_names() -> list[str]:
-    """Return the task names."""
-    return list(TASKS)
-
-
 def make(name: str, config: EnvConfig) -> Spread | Tag:
     """Create the task `name`; `config.options` are arguments of its class."""
     return TASKS[name](**config.options)
@@ -342,7 +337,7 @@ def make(name: str, config: EnvConfig) -> Spread | Tag:
 
 FAMILY = Family(
     about="multi-agent particle environments",
-    tasks=task_names,
+    tasks=lambda: list(TASKS),
     make_task=make,
     options=OPTIONS,
 )

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -65,13 +65,6 @@ def task_names() -> list[str]:
     return sorted(_registry().ALL_ENVS)
 
 
-class Loaded(NamedTuple):
-    """An environment of Playground, with its configuration."""
-
-    env: Any
-    settings: Mapping[str, Any]
-
-
 def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     """Create the Playground task `name`, or a custom one.
 
@@ -109,8 +102,8 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
 
 def _builtin(
     config: EnvConfig, name: str, options: dict[str, Any], overrides: dict[str, Any]
-) -> Loaded:
-    """Load a task of Playground."""
+) -> tuple[Any, dict[str, Any]]:
+    """Load a task of Playground; return (environment, its configuration)."""
     registry = _registry()
     defaults = registry.get_default_config(name)
     settings = _checked(config, defaults, overrides)
@@ -121,13 +114,13 @@ def _builtin(
         raise
     except (TypeError, ValueError, OSError) as error:
         raise ValueError(f"env.options for {config.name}: {error}") from error
-    return Loaded(env, {**settings, "impl": config.backend or "jax"})
+    return env, {**settings, "impl": config.backend or "jax"}
 
 
 def _custom(
     config: EnvConfig, name: str, options: dict[str, Any], overrides: dict[str, Any]
-) -> Loaded:
-    """Create a custom environment.
+) -> tuple[Any, dict[str, Any]]:
+    """Create a custom environment; return (environment, its configuration).
 
     A class or function with the parameter `config_overrides`, as those of Playground, gets the
     options in it. Others get them as arguments.
@@ -152,10 +145,10 @@ def _custom(
         raise
     mjx.check_unwrapped(env, f"env.name = {config.name}")
     if defaults is not None:
-        return Loaded(env, {**settings, "impl": config.backend or "jax"})
+        return env, {**settings, "impl": config.backend or "jax"}
     settings = _checked(config, {"impl": "jax", **vars(env.unwrapped).get("_config", {})}, {})
     _check_backend(config, options, settings, chosen=settings["impl"])
-    return Loaded(env, settings)
+    return env, settings
 
 
 def _default_config(loaded: Any) -> Any:

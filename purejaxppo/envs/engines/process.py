@@ -200,7 +200,7 @@ class GameProcess(GameHandle):
     def kill(self) -> None:
         """Kill a game that may hang, and keep its log."""
         self._killed = True
-        _kill(self._process)
+        supervisor.send_signal(self.pid, signal.SIGKILL)
         self._stop()
 
 
@@ -358,15 +358,10 @@ def _request_exit(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Wait for a few seconds, then kill the remaining processes of the group."""
     _request_exit(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(supervisor.GRACE_SECONDS + 1.0)
-    _kill(process)
+    supervisor.send_signal(process.pid, signal.SIGKILL)
     process.wait()

@@ -8,7 +8,7 @@ seeds makes one larger pool, which one call steps.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from purejaxppo.envs.adapted import BaseTask
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.workers.errors import SimulatorError, printable
 from purejaxppo.envs.vectorize import bounded, select
-from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
+from purejaxppo.envs.wrappers import flat_space, from_policy, unit_space
 from purejaxppo.spaces import Space
 from purejaxppo.video.compressed import CompressedFrame
 
@@ -119,14 +119,6 @@ class HostState(struct.PyTreeNode):
     """bool [N], True where the agent needs no action; None if agents are never absent."""
 
 
-class Calls(NamedTuple):
-    """Traceable functions of a pool. Under vmap they call a larger pool."""
-
-    reset: Callable[[Key], tuple[Token, Obs]]
-    step: Callable[[Token, EnvAction], tuple[Token, EnvStep]]
-    begin: Callable[[Array], tuple[Token, Obs]]
-
-
 NO_LIMIT = 2**31 - 1
 """Time limit that simulators report for tasks without a limit, in addition to 0."""
 
@@ -168,7 +160,6 @@ class HostEnv(Env):
         self._update = 0
         self._raw_action = action
         self.task = FrameSource(frame_rate)
-        self._calls: dict[int, Calls] = {}
         self.spec = EnvSpec(
             observation=observation,
             action=unit_space(flat_space(action)),
@@ -215,12 +206,12 @@ class HostEnv(Env):
         """Close the pools. Programs compiled with them must not run again."""
         for pool in self._pools.values():
             pool.close()
-        self._pools, self._calls = {}, {}
+        self._pools = {}
 
     def reset(self, key: Key) -> tuple[HostState, Obs]:
         """Reset all environments: key -> (state, obs [N, ...])."""
         key = jax.random.fold_in(key, self._update) if self._update else key
-        return self._initial_state(*self._calls_of(self.spec.num_envs).reset(key))
+        return self._initial_state(*self._call("reset", self.spec.num_envs, key))
 
     def begin(self, seeds: Array) -> tuple[HostState, Obs]:
         """Start an episode of each environment from a separate seed.
@@ -228,7 +219,7 @@ class HostEnv(Env):
         Under vmap, each environment gets the same seed as without vmap. EnvPool and game engines
         ignore the seeds and continue their generators.
         """
-        return self._initial_state(*self._calls_of(self.spec.num_envs).begin(seeds))
+        return self._initial_state(*self._call("begin", self.spec.num_envs, seeds))
 
     def _initial_state(self, token: Token, obs: Any) -> tuple[HostState, Obs]:
         """Return the state and the observations before the first step."""
@@ -246,13 +237,13 @@ class HostEnv(Env):
         """
         del key
         action = self.to_simulator(action)
-        token, rows = self._calls_of(self.spec.num_envs).step(state.token, action)
+        token, rows = self._call("step", self.spec.num_envs, state.token, action)
         return self._to_step(state, token, rows)
 
     def to_simulator(self, action: EnvAction, obs: Obs = None) -> EnvAction:
         """Convert the policy's action [N, ...] to the form that the pool takes."""
         del obs
-        return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
+        return from_policy(action, self._raw_action)
 
     def _to_step(self, state: HostState, token: Token, rows: EnvStep) -> tuple[HostState, EnvStep]:
         """Convert a pool's result to (state, EnvStep). `token` keeps the calls in order."""
@@ -290,60 +281,46 @@ class HostEnv(Env):
             done |= state.done & rows.absent  # still waiting for the next agent
         return HostState(token, done, lost, absent), step
 
-    def _calls_of(self, num_envs: int) -> Calls:
-        """Return the calls of `num_envs` environments. Under vmap they call a larger pool."""
-        if num_envs not in self._calls:
-            self._calls[num_envs] = self._make_calls(num_envs)
-        return self._calls[num_envs]
-
-    def _make_calls(self, num_envs: int) -> Calls:
-        """Create the calls of `num_envs` environments, with vmap rules that use a larger pool."""
+    def _call(self, method: str, num_envs: int, *args: Any) -> tuple[Token, Any]:
+        """Call `reset`, `begin` or `step` of a pool. Under vmap, call it of a larger pool."""
 
         @jax.custom_batching.custom_vmap
-        def reset(key: Key) -> tuple[Token, Obs]:
-            return self.pool(num_envs).reset(key)
+        def call(*args: Any) -> tuple[Token, Any]:
+            return getattr(self.pool(num_envs), method)(*args)
 
-        @jax.custom_batching.custom_vmap
-        def begin(seeds: Array) -> tuple[Token, Obs]:
-            return self.pool(num_envs).begin(seeds)
-
-        @jax.custom_batching.custom_vmap
-        def step(token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
-            return self.pool(num_envs).step(token, action)
-
-        @reset.def_vmap
-        def fold_reset(size: int, batched: Any, keys: Key) -> tuple[Any, Any]:
-            del batched
-            token, obs = self._calls_of(size * num_envs).reset(keys[0])
-            out = repeat_for_seeds(token, size), split(obs, size)
-            return out, jax.tree.map(lambda x: True, out)
-
-        @begin.def_vmap
-        def fold_begin(size: int, batched: Any, seeds: Array) -> tuple[Any, Any]:
-            del batched
-            token, obs = self._calls_of(size * num_envs).begin(seeds.ravel())
-            out = repeat_for_seeds(token, size), split(obs, size)
-            return out, jax.tree.map(lambda x: True, out)
-
-        @step.def_vmap
-        def fold_step(size: int, batched: Any, token: Token, action: EnvAction) -> tuple[Any, Any]:
-            if not all(jax.tree.leaves(batched[0])):
-                raise ValueError(
-                    "jax.vmap over hyperparams alone does not work with a host simulator. Map over "
-                    "keys as well, as in jax.vmap(train)(keys, hyperparams)."
-                )
-
-            def full(x: Array, is_batched: bool) -> Array:
-                return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
-
-            token, action = jax.tree.map(full, (token, action), tuple(batched))
-            token = jax.tree.map(lambda x: x[0], token)
-            action = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), action)
-            token, rows = self._calls_of(size * num_envs).step(token, action)
+        @call.def_vmap
+        def fold(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
+            if method == "reset":  # the first key
+                args = (args[0][0],)
+            elif method == "begin":
+                args = (args[0].ravel(),)
+            else:
+                args = joined(size, batched, *args)
+            token, rows = self._call(method, size * num_envs, *args)
             out = repeat_for_seeds(token, size), split(rows, size)
             return out, jax.tree.map(lambda x: True, out)
 
-        return Calls(reset, step, begin)
+        return call(*args)
+
+
+def joined(size: int, batched: Any, token: Token, action: EnvAction) -> tuple[Token, EnvAction]:
+    """Return the arguments of a step of all seeds: a token, and actions [S * N, ...].
+
+    Raises:
+        ValueError: only the actions differ between seeds.
+    """
+    if not all(jax.tree.leaves(batched[0])):
+        raise ValueError(
+            "jax.vmap over hyperparams alone does not work with a host simulator. Map over "
+            "keys as well, as in jax.vmap(train)(keys, hyperparams)."
+        )
+
+    def full(x: Array, is_batched: bool) -> Array:
+        return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+
+    token, action = jax.tree.map(full, (token, action), tuple(batched))
+    token = jax.tree.map(lambda x: x[0], token)
+    return token, jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), action)
 
 
 def seed_at(seed: int, update: int) -> int:

@@ -151,46 +151,37 @@ class CallbackPool(Generic[B]):
             metrics=jax.ShapeDtypeStruct((num_envs, *metrics), np.float32) if metrics else None,
         )
         self.reset_shapes = (self.rows.obs, flag) if absent else self.rows.obs
-        self.token = jax.ShapeDtypeStruct((), np.int32)
 
     def reset(self, key: Key) -> Any:
         """Reset every environment, with seeds sampled from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
-        return self._call(self._reset, (self.token, self.reset_shapes), seed)
+        return self._call(
+            lambda seed: self.envs.reset(int(seed) + self.first), self.reset_shapes, seed
+        )
 
     def begin(self, seeds: Array) -> Any:
         """Reset every environment, with one seed per environment."""
-        return self._call(self._begin, (self.token, self.reset_shapes), seeds)
+        return self._call(self.envs.reset, self.reset_shapes, seeds)
 
     def step(self, token: Token, action: EnvAction) -> Any:
         """Step all environments with one callback."""
-        return self._call(self._step, (self.token, self.rows), token, action)
+        return self._call(lambda _, action: self.envs.step(action), self.rows, token, action)
 
     def send_values(self, function: Callable[[Any], None], token: Token, values: Any) -> Token:
         """Call `function` on the host with `values` before the next step; return the next token."""
+        return self._call(lambda _, values: function(values), None, token, values)[0]
 
-        def set_values(token: Token, values: Any) -> Any:
-            function(values)
-            return TOKEN
-
-        return self._call(set_values, self.token, token, values)
-
-    def _reset(self, seed: Any) -> tuple[np.int32, Any]:
-        return TOKEN, self.envs.reset(int(seed) + self.first)
-
-    def _begin(self, seeds: Any) -> tuple[np.int32, Any]:
-        return TOKEN, self.envs.reset(seeds)
-
-    def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, EnvStep]:
-        return TOKEN, self.envs.step(action)
-
-    def _call(self, function: Callable[..., Any], result: Any, *args: Any) -> Any:
-        """Run `call` and store the error of a failure, because JAX keeps only its message."""
+    def _call(self, function: Callable[..., Any], result: Any, *args: Any) -> tuple[Token, Any]:
+        """Run `call`; return (token, result). Store errors, because JAX keeps only messages."""
 
         def store(error: Exception) -> None:
             self.failure = error
 
-        return call(function, result, *args, on_error=store)
+        def in_order(*args: Any) -> tuple[np.int32, Any]:
+            return TOKEN, function(*args)
+
+        token = jax.ShapeDtypeStruct((), np.int32)
+        return call(in_order, (token, result), *args, on_error=store)
 
     @property
     def diverged_value(self) -> str:

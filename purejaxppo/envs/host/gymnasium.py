@@ -20,6 +20,7 @@ from purejaxppo.config.references import (
     OBJECT,
     CodeRef,
     LoadError,
+    absolute,
     described,
     files_in,
     load,
@@ -32,10 +33,10 @@ from purejaxppo.envs.host.bridge import HostEnv, Pool, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.host.workers.factory import (
+    GymnasiumSpec,
     HashableMaker,
     Maker,
     Options,
-    make_spec,
     pickled,
     wrapper_calls,
 )
@@ -139,15 +140,16 @@ def make(
     """
     ours_given, env_options = split(config.options, OPTIONS)
     options = with_defaults(ours_given, OPTIONS)
-    maker = make_spec(
-        name,
-        options["wrappers"],
+    pickled = pickled_object(config.name) or _registered_here(name)
+    maker = GymnasiumSpec(
+        name if pickled else absolute(name),
+        tuple(wrapper_calls(options["wrappers"])),
         env_options,
         config.max_episode_steps,
         pixels=options["pixels"],
         frame_stack=options["frame_stack"],
         mask=options["mask"],
-        pickled=pickled_object(config.name) or _registered_here(name),
+        pickled=pickled,
     )
     workers = Workers(config.name, maker, options, config.metrics)
     return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, render=render)

@@ -14,13 +14,14 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 from support import example_envs
 from support.example_envs import Counter
 from support.paths import EXAMPLE_ENVS
+from support.spec import make_spec
 
 from purejaxppo.config.run_files import code_files
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.gymnasium import RenderedEnv
 from purejaxppo.envs.host.workers.errors import SimulatorError
-from purejaxppo.envs.host.workers.factory import make_spec, pickled, wrapper_calls
+from purejaxppo.envs.host.workers.factory import pickled, wrapper_calls
 
 FILE = str(EXAMPLE_ENVS)
 
@@ -145,6 +146,7 @@ CHANGING = """
 import gymnasium
 import numpy as np
 from support.example_envs import Counter
+from support.spec import make_spec
 
 class Wide(gymnasium.ObservationWrapper):
     def __init__(self, env):

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS
+from support.spec import make_spec
 from support.stepping import KEY
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.workers.factory import make_spec
 from purejaxppo.envs.host.workers.pool import WorkerPool
 from purejaxppo.envs.host.workers.resolution import NUM_COMPARED, Range, precision_warning
 

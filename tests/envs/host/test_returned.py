@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from support.spec import make_spec
 
-from purejaxppo.envs.host.workers.factory import make_spec
 from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
 from purejaxppo.envs.host.workers.returned import to_bool, to_float
 

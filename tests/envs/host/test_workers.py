@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.paths import EXAMPLE_ENVS
+from support.spec import make_spec
 
-from purejaxppo.envs.host.workers.factory import make_spec, time_limit
+from purejaxppo.envs.host.workers.factory import time_limit
 from purejaxppo.envs.host.workers.noop import NoOp
 from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
 from purejaxppo.envs.host.workers.pool import copy as copy_output
@@ -613,11 +614,11 @@ def test_a_pool_made_in_a_thread_survives_the_thread():
 PARENT = """
 import sys, threading
 import numpy as np
-from purejaxppo.envs.host.workers.factory import make_spec
+from purejaxppo.envs.host.workers.factory import GymnasiumSpec
 from purejaxppo.envs.host.workers.pool import WorkerPool
 
 def run():
-    pool = WorkerPool(make_spec({name!r}, (), {{"hang": {hang!r}}}, 9), 2, num_workers=2)
+    pool = WorkerPool(GymnasiumSpec({name!r}, (), {{"hang": {hang!r}}}, 9), 2, num_workers=2)
     print(*pool.reset(0)[:, 0], flush=True)
     return pool
 
@@ -727,12 +728,12 @@ ENDING = """
 import os, signal, sys, threading
 from pathlib import Path
 from purejaxppo import commands, interrupts
-from purejaxppo.envs.host.workers.factory import make_spec
+from purejaxppo.envs.host.workers.factory import GymnasiumSpec
 from purejaxppo.envs.host.workers.pool import WorkerPool
 
 commands.begin_process()
 interrupts.handle_signals()
-maker = make_spec({env!r}, (), {{"folder": {folder!r}, "stubborn": {stubborn}}}, 9)
+maker = GymnasiumSpec({env!r}, (), {{"folder": {folder!r}, "stubborn": {stubborn}}}, 9)
 pool = WorkerPool(maker, 2, num_workers=2, kind={kind!r})
 pool.reset(0)
 print("ready", flush=True)

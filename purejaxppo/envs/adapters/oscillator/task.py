@@ -86,11 +86,6 @@ OPTIONS = {
 }
 
 
-def task_names() -> list[str]:
-    """Return the task names."""
-    return list(MODELS)
-
-
 def make(name: str, config: EnvConfig) -> "Oscillator":
     """Create the ensemble `name` from `config.options`; see `OPTIONS`.
 

@@ -14,9 +14,9 @@ from purejaxppo.envs.engines.godot.game import GodotGame, GodotLaunch
 from purejaxppo.envs.engines.godot.spaces import VALUE_ERRORS, GodotLayout
 from purejaxppo.envs.engines.godot.wire import Message, WireError
 from purejaxppo.envs.engines.process import EngineError, GameGroup, GameProcess
-from purejaxppo.envs.step import EnvStep
+from purejaxppo.envs.step import EnvStep, bounded, diverged_value, end_diverged
 from purejaxppo.parallel.cores import cpu_cores
-from purejaxppo.spaces import LARGEST, MASK, diverged_value, short_number, tree_of
+from purejaxppo.spaces import LARGEST, short_number, tree_of
 
 EAGER_SECONDS = 1e-3
 """Time to poll for a reply before sleeping, if there are more cores than games. To sleep and wake
@@ -175,10 +175,11 @@ class GodotGames:
                     self._failed.discard(index)
                     return self._placeholder(index)
                 tries += 1
+                value = diverged_value(first, self.layout.leaves, bounded(first).argmin())
                 game.send({"type": "reset"})
         raise self._games[index].engine.error(
-            f"sent {self._diverged_value(first)} after {TRIES} resets. Observations must be "
-            f"finite and within ±{short_number(LARGEST)}"
+            f"sent {value} after {TRIES} resets. Observations must be finite and within "
+            f"±{short_number(LARGEST)}"
         )
 
     def _placeholder(self, index: int) -> Message:
@@ -227,13 +228,6 @@ class GodotGames:
                 f"reward {str(reply['reward'])[:80]}, done {str(reply['done'])[:80]}"
             ) from None
 
-    def _diverged_value(self, out: EnvStep) -> str:
-        """Return the first value of any agent that diverged."""
-        row = bounded(out).argmin()
-        paths = [leaf.path for leaf in self.layout.leaves]
-        obs = zip(paths, (part[row] for part in out.obs), strict=True)
-        return diverged_value(out.reward[row], obs)
-
     def _end_diverged(self, out: EnvStep) -> None:
         """End all episodes of games that failed or returned NaN. They are reset at the next step.
 
@@ -241,16 +235,13 @@ class GodotGames:
         """
         bad = out.diverged
         if bad.any():
-            self.diverged_value = self._diverged_value(out)
+            self.diverged_value = diverged_value(out, self.layout.leaves, bad.argmax())
         games = bad.reshape(-1, self.size)
         games[list(self._failed)] = True
         self._failed.clear()
         self._needs_reset = games.any(axis=1).tolist()
         over = np.repeat(self._needs_reset, self.size)
-        for part, leaf in zip(out.obs, self.layout.leaves, strict=True):
-            part[bad] = MASK in leaf.path  # a mask must allow an action
-        out.reward[bad] = 0
-        out.terminated[bad] = True
+        end_diverged(out, self.layout.leaves)
         out.truncated[over] = ~out.terminated[over]
         out.at_once[over] = False
         self._skipped[over] = False
@@ -312,15 +303,6 @@ def parse(
             if isinstance(info, dict) and info.get("truncated") and TERMINAL in info:
                 obs[row], truncated[row], terminated[row] = info[TERMINAL], True, False
         return EnvStep(list(layout.read(obs)), reward, terminated, truncated)
-
-
-def bounded(out: EnvStep) -> np.ndarray:
-    """Return True where observation and reward are not NaN and within ±LARGEST, bool [N]."""
-    ok: np.ndarray = np.abs(out.reward) <= LARGEST
-    for part in out.obs:
-        if part.dtype == np.float32:
-            ok &= (np.abs(part) <= LARGEST).reshape(len(part), -1).all(axis=1)
-    return ok
 
 
 def concatenated(replies: list[Message], *keys: str) -> list[list[Any]]:

@@ -244,25 +244,19 @@ class GodotLayout:
             names = [name for name, _ in self.agents[0].actions]
             values = [lists.get(name) or lists[""] for name in names]
             return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        count = len(next(iter(lists.values())))
         return [
             {
                 name: _unpad((lists.get(name) or lists[""])[i], space)
                 for name, space in agent.actions
             }
-            for i, agent in self._rows(len(next(iter(lists.values()))))
+            for i, agent in zip(range(count), itertools.cycle(self.agents), strict=False)
         ]
-
-    def _rows(self, count: int) -> Iterator[tuple[int, GodotAgent]]:
-        """Yield (row, its agent) for `count` rows."""
-        return zip(range(count), itertools.cycle(self.agents), strict=False)
 
     @functools.cached_property
     def zero_actions(self) -> list[Message]:
         """Actions of zeros for one game."""
-        zeros = example(self.action)
-        if isinstance(zeros, dict):
-            return self.write({name: np.stack([x] * self.size) for name, x in zeros.items()})
-        return self.write(np.stack([zeros] * self.size))
+        return self.write(example(self.action, (self.size,)))
 
 
 def _unpad(value: Any, space: Box | Discrete) -> Any:
@@ -385,16 +379,15 @@ def _observation(name: str, space: Any) -> Box | Discrete:
 
 def _action(name: str, space: Any) -> Box | Discrete:
     """Return the space of one part of an action."""
-    kind, size = (space.get(key) if isinstance(space, dict) else None for key in _ACTION)
+    kind, size = (
+        space.get(key) if isinstance(space, dict) else None for key in ("action_type", "size")
+    )
     if kind not in ("continuous", "discrete") or not _is_integer(size, 1):
         raise MakeError(
             f"action {name!r}: invalid space {space!r}. Return one from get_action_space like "
             f'{{"size": 2, "action_type": "continuous"}}; "discrete" is the other type'
         )
     return Discrete(int(size)) if kind == "discrete" else Box((int(size),), -1.0, 1.0)
-
-
-_ACTION = ("action_type", "size")
 
 
 def _is_integer(value: Any, low: int) -> TypeGuard[float]:

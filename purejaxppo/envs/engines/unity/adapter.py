@@ -192,7 +192,6 @@ class UnityEnv(GameEnv):
         self.launch = launch
         self._curriculum = values
         self._current_values: dict[str, float] = {}
-        self._setters: dict[int, Callable[[Token, Array], Token]] = {}
 
     def begin_rollout(self, state: HostState, key: Key, progress: Scalar) -> HostState:
         """Send the parameters at `progress` to the games with their next actions."""
@@ -200,19 +199,15 @@ class UnityEnv(GameEnv):
         if self._curriculum is None:
             return state
         by_name = self._curriculum(progress)
-        values = jnp.stack([by_name[name] for name in sorted(by_name)])
-        set_parameters = self._parameter_setter(self.spec.num_envs, tuple(sorted(by_name)))
-        return state.replace(token=set_parameters(state.token, values))
+        names = sorted(by_name)
+        values = jnp.stack([by_name[name] for name in names])
+        return state.replace(token=self._send(names, self.spec.num_envs, state.token, values))
 
-    def _parameter_setter(
-        self, num_envs: int, names: tuple[str, ...]
-    ) -> Callable[[Token, Array], Token]:
-        """Return (token, values) -> token for `num_envs` rows; under vmap it makes one call."""
-        if num_envs in self._setters:
-            return self._setters[num_envs]
+    def _send(self, names: list[str], num_envs: int, token: Token, values: Array) -> Token:
+        """Send parameters to the games of `num_envs` rows; under vmap it makes one call."""
 
         @jax.custom_batching.custom_vmap
-        def set_parameters(token: Token, values: Array) -> Token:
+        def send(token: Token, values: Array) -> Token:
             pool = self._games_of(num_envs)
 
             def set_values(values: Any) -> None:
@@ -220,17 +215,16 @@ class UnityEnv(GameEnv):
 
             return pool.send_values(set_values, token, values)
 
-        @set_parameters.def_vmap
+        @send.def_vmap
         def fold(size: int, batched: list[bool], token: Token, values: Array) -> tuple[Token, bool]:
             token, values = (
                 x[0] if is_batched else x
                 for x, is_batched in zip((token, values), batched, strict=True)
             )
-            token = self._parameter_setter(size * num_envs, names)(token, values)
+            token = self._send(names, size * num_envs, token, values)
             return repeat_for_seeds(token, size), True
 
-        self._setters[num_envs] = set_parameters
-        return set_parameters
+        return send(token, values)
 
     def _games_of(self, num_envs: int) -> CallbackPool[UnityGames]:
         """Return the pool of `num_envs` rows."""
@@ -246,11 +240,6 @@ class UnityEnv(GameEnv):
     def games(self) -> list[UnityGame]:
         """Return the games that were started."""
         return [game for n in self._pools for game in self._games_of(n).envs.games]
-
-    def close(self) -> None:
-        """End the games. Programs compiled with them must not run again."""
-        super().close()
-        self._setters = {}
 
 
 def _seed_after(seed: int, update: int) -> int:

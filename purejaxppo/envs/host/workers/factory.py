@@ -64,7 +64,20 @@ class HashableMaker(Maker, Protocol):
 
 @dataclass(frozen=True)
 class GymnasiumSpec:
-    """A Gymnasium environment by name or as a pickled object; see `make_spec`."""
+    """A Gymnasium environment by name or as a pickled object.
+
+    Args:
+        name: a registered id (`Hopper-v5`), an id with the package to import first
+            (`package:Id-v0`), or a class or function (`path/to/file.py:Name`,
+            `package.module:Name`). A class in a file may declare `max_episode_steps`.
+        wrappers: applied in order.
+        options: keyword arguments of the environment.
+        max_episode_steps: replaces the time limit; 0 keeps the environment's.
+        pixels: height and width of observed images; 0: the environment's observations.
+        frame_stack: number of latest images in an observation.
+        mask: add the `action_mask` of infos to observations.
+        pickled: the environment, an `EnvSpec`, a class or a function, if `name` cannot be loaded.
+    """
 
     name: str
     wrappers: tuple[WrapperCall, ...] = ()
@@ -136,47 +149,6 @@ class GymnasiumSpec:
         if callable(target := getattr(module, attribute, None)):
             return _created(target, self.name, options)
         return _registered(attribute, self.name, options, limit)
-
-
-def make_spec(
-    name: str,
-    wrappers: str | Iterable[str | Mapping[str, Options]] = (),
-    options: Mapping[str, Any] | None = None,
-    max_episode_steps: int = 0,
-    *,
-    pixels: int = 0,
-    frame_stack: int = 1,
-    mask: bool = False,
-    pickled: bytes = b"",
-) -> GymnasiumSpec:
-    """Describe a Gymnasium environment without importing or creating it.
-
-    Args:
-        name: a registered id (`Hopper-v5`), an id with the package to import first
-            (`package:Id-v0`), or a class or function (`path/to/file.py:Name`,
-            `package.module:Name`).
-        wrappers: applied in order; see `wrapper_calls`.
-        options: keyword arguments of the environment.
-        max_episode_steps: replaces the time limit; 0 keeps the environment's. A class in a file may
-            declare a limit in its attribute `max_episode_steps`.
-        pixels: height and width of observed images; 0: the environment's observations.
-        frame_stack: number of latest images in an observation.
-        mask: add the `action_mask` of infos to observations.
-        pickled: the environment, an `EnvSpec`, a class or a function, if `name` cannot be loaded.
-
-    Raises:
-        ValueError: see `wrapper_calls`.
-    """
-    return GymnasiumSpec(
-        name if pickled else absolute(name),
-        tuple(wrapper_calls(wrappers)),
-        dict(options or {}),
-        max_episode_steps,
-        pixels,
-        frame_stack,
-        mask,
-        pickled,
-    )
 
 
 def wrapper_calls(wrappers: str | Iterable[Any]) -> Iterator[WrapperCall]:

@@ -217,21 +217,17 @@ class ProcessHandle(Handle):
 
     def terminate(self) -> None:
         """Send SIGTERM to the process and its children."""
-        self._signal(signal.SIGTERM)
+        supervisor.send_signal(self.group, signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL to the process and its children."""
-        self._signal(signal.SIGKILL)
+        supervisor.send_signal(self.group, signal.SIGKILL)
 
     def release(self) -> None:
         """Close the trace file and kill the worker's remaining children."""
         self._trace.close()
         self.kill()
         self._copying.join(1.0)  # for the last printed lines
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.group, number)
 
 
 def copy(source: int, name: str) -> None:

@@ -40,18 +40,9 @@ from purejaxppo.envs.host.workers.returned import (
     to_float,
 )
 from purejaxppo.envs.native import NativeSpaces
-from purejaxppo.envs.step import EnvStep, rows_of
+from purejaxppo.envs.step import EnvStep, bounded, diverged_value, end_diverged, rows_of
 from purejaxppo.envs.teams import Team
-from purejaxppo.spaces import (
-    LARGEST,
-    MASK,
-    Leaf,
-    Space,
-    diverged_value,
-    leaves,
-    short_number,
-    tree_of,
-)
+from purejaxppo.spaces import LARGEST, Leaf, Space, leaves, short_number, tree_of
 
 POLL_SECONDS = 0.25  # between checks that the other side is alive
 GRACE_SECONDS = 5.0  # for environments to close before their worker is killed
@@ -150,6 +141,7 @@ class EnvGroup:
         """Index in `envs` of the environment that is being stepped."""
         self.observation = observation_space(envs[0].observation_space)
         self.action = action_space(envs[0].action_space)
+        self._leaves = tuple(leaves(self.observation))
         self._decode = [decoder(env.action_space) for env in envs]
         self._sources = [tuple(sources(env.observation_space)) for env in envs]
         self._ranges = [
@@ -197,8 +189,11 @@ class EnvGroup:
         out.reward[:] = rewards
         out.terminated[:] = terminated
         out.truncated[:] = truncated
-        out.diverged[:] = ~self._ended & ~self._bounded_rows()
-        value = self._end_diverged() if out.diverged.any() else ""
+        out.diverged[:] = ~self._ended & ~bounded(out)
+        value = ""
+        if out.diverged.any():
+            value = diverged_value(out, self._leaves, out.diverged.argmax())
+            end_diverged(out, self._leaves)
         out.truncated[out.terminated] = False
         self._ended = out.terminated | out.truncated
         return value
@@ -247,8 +242,8 @@ class EnvGroup:
                 return obs
             seed = None
         raise FloatingPointError(
-            f"reset returned {self._diverged_value(index)} in {TRIES} tries. Observations must be "
-            f"finite and within ±{short_number(LARGEST)}."
+            f"reset returned {diverged_value(self._out, self._leaves, index)} in {TRIES} tries. "
+            f"Observations must be finite and within ±{short_number(LARGEST)}."
         )
 
     @ignoring_float_errors
@@ -261,30 +256,6 @@ class EnvGroup:
         """Write an observation to its row."""
         for target, source in zip(self._out.obs, self._sources[index], strict=True):
             target[index] = read(source, obs).reshape(target.shape[1:])
-
-    def _bounded_rows(self) -> np.ndarray:
-        """Return True for rows whose values are finite and within ±LARGEST, bool [len(envs)]."""
-        ok = np.abs(self._out.reward) <= LARGEST
-        for part in self._out.obs:
-            if part.dtype == np.float32:
-                ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
-        return ok
-
-    def _diverged_value(self, index: int) -> str:
-        """Return the first value of an environment that diverged."""
-        paths = [leaf.path for leaf in leaves(self.observation)]
-        obs = zip(paths, (part[index] for part in self._out.obs), strict=True)
-        return diverged_value(self._out.reward[index], obs)
-
-    def _end_diverged(self) -> str:
-        """End the episodes of environments that diverged; return the first one's value."""
-        bad = self._out.diverged
-        value = self._diverged_value(int(bad.argmax()))
-        for part, leaf in zip(self._out.obs, leaves(self.observation), strict=True):
-            part[bad] = MASK in leaf.path  # a mask must allow an action
-        self._out.reward[bad] = 0
-        self._out.terminated[bad] = True
-        return value
 
 
 def _metric(info: Mapping[Any, Any], name: str) -> float:
