@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from purejaxppo.envs.native import NativeSpaces, decoder
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaves, tree_of
 
 GLOBAL_STATE = "global_state"
 """Name of the option that adds the global state to rows."""
@@ -40,6 +40,39 @@ class Team:
     """True if the environment returns a mask of allowed actions at every step."""
     native: tuple[NativeSpaces, ...] = ()
     """The simulator's spaces of each agent, including masks."""
+
+    @classmethod
+    def of(
+        cls,
+        agents: Sequence[str],
+        observations: Sequence[Space],
+        actions: Sequence[Space],
+        *,
+        masked: bool = False,
+        native: Sequence[NativeSpaces] = (),
+    ) -> "Team":
+        """Return the team of agents whose observations may have an `action_mask`.
+
+        Args:
+            agents: names of the agents.
+            observations: the agents' observation spaces, including masks.
+            actions: their action spaces.
+            masked: True if masks come from elsewhere, too.
+            native: the simulator's spaces.
+
+        Raises:
+            ValueError: the spaces cannot be padded to a common one, or a mask has a wrong size.
+        """
+        for agent, space, action in zip(agents, observations, actions, strict=True):
+            _check_mask(agent, space, action)
+        split = [split_mask_space(space) for space in observations]
+        return cls(
+            tuple(agents),
+            tuple(space for space, _ in split),
+            tuple(actions),
+            masked=masked or any(has_mask for _, has_mask in split),
+            native=tuple(native),
+        )
 
     def __post_init__(self) -> None:
         """Check that common spaces exist."""
@@ -108,7 +141,7 @@ class Team:
         """Pad and stack A masks into uint8 [A, n]; None allows all actions of an agent."""
         spaces = [mask_space(space) for space in self.actions]
         full = [
-            _all_allowed(space) if mask is None else mask
+            _all_allowed(space) if mask is None else _by_part(mask, space)
             for mask, space in zip(masks, spaces, strict=True)
         ]
         return _join(full, spaces, mask_space(self.action), xp)
@@ -251,6 +284,20 @@ def split_mask_space(space: Space) -> tuple[Space, bool]:
     return (others[0][1] if len(others) == 1 else Dict(others)), True
 
 
+def _check_mask(agent: str, observation: Space, action: Space) -> None:
+    """Raise ValueError if an observation has a mask without one entry per discrete action."""
+    mask = dict(observation.spaces).get(MASK) if isinstance(observation, Dict) else None
+    expected = mask_space(action)
+    if mask is None or expected is None:
+        return
+    size, count = (sum(math.prod(leaf.shape) for leaf in leaves(x)) for x in (mask, expected))
+    if size != count:
+        raise ValueError(
+            f"agent {agent}: the {MASK} has {size} entries, but there are {count} discrete "
+            f"actions. Return one entry per action."
+        )
+
+
 def split_mask_obs(obs: Any, space: Space) -> tuple[Any, Any]:
     """Return an observation of `space` without its `action_mask`, and the mask or None."""
     if not split_mask_space(space)[1]:
@@ -282,6 +329,15 @@ def _join(values: Sequence[Any], spaces: Sequence[Any], space: Any, xp: Any) -> 
     if isinstance(space, Box) and len(space.shape) == 1:
         arrays = [xp.pad(array, (0, space.shape[0] - array.shape[0])) for array in arrays]
     return xp.stack(arrays)
+
+
+def _by_part(mask: Any, space: Space | None) -> Any:
+    """Return a mask in the form of `space`. A flat one is divided into the parts of a Dict."""
+    if not isinstance(space, Dict) or isinstance(mask, Mapping):
+        return mask
+    ends = np.cumsum([leaf.shape[0] for leaf in leaves(space)]).tolist()
+    parts = [mask[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return tree_of(space, parts)
 
 
 def _all_allowed(space: Any) -> Any:

@@ -33,7 +33,6 @@ from purejaxppo.envs.teams import (
     joined_state_space,
     pad_like,
     split_mask_obs,
-    split_mask_space,
 )
 from purejaxppo.envs.vectorize import VectorEnv, select
 from purejaxppo.envs.wrappers import ReturnPreservingWrapper, flat_space, from_unit, unit_space
@@ -91,14 +90,8 @@ class JointTask(ReturnPreservingWrapper):
         """Pad the spaces of the agents to a common one."""
         super().__init__(task)
         task = self.task
-        split = [split_mask_space(space) for space in task.observation]
-        team = Team(
-            agents=tuple(task.agents),
-            observations=tuple(space for space, _ in split),
-            actions=tuple(task.action),
-            masked=any(masked for _, masked in split),
-            native=tuple(NativeSpaces(form_of(space), None) for space in task.observation),
-        )
+        native = [NativeSpaces(form_of(space), None) for space in task.observation]
+        team = Team.of(task.agents, task.observation, task.action, native=native)
         self._task_state_space = self.task.state_space
         if global_state:
             space = self._task_state_space or joined_state_space(team.joint_observation["obs"])

@@ -362,6 +362,35 @@ def test_bounded_vectors_are_padded_within_bounds():
     np.testing.assert_array_equal(other, [2.0, 3.0])
 
 
+PAIR = Dict.of({"a": Discrete(3), "b": Discrete(2)})
+"""Space of two actions of an agent."""
+
+
+def of_two(mask, action=PAIR):
+    """Return the team of two agents with masks of this size."""
+    space = Dict.of({"obs": Box((2,)), "action_mask": Box((mask,), 0.0, 1.0, "uint8")})
+    return Team.of(("x", "y"), (space, space), (action, action))
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_a_mask_of_several_actions_may_be_one_array(xp):
+    masks = [xp.array([1, 0, 1, 0, 1], xp.uint8), None]
+    joined = of_two(5).join_masks(masks, xp)
+    assert {name: x.tolist() for name, x in joined.items()} == {
+        "a": [[1, 0, 1], [1, 1, 1]],
+        "b": [[0, 1], [1, 1]],
+    }
+    by_part = [{"a": masks[0][:3], "b": masks[0][3:]}, None]
+    jax.tree.map(np.testing.assert_array_equal, of_two(5).join_masks(by_part, xp), joined)
+
+
+@pytest.mark.parametrize(("size", "action", "count"), [(4, PAIR, 5), (3, Discrete(4), 4)])
+def test_a_mask_of_a_wrong_size_is_an_error(size, action, count):
+    message = f"agent x: the action_mask has {size} entries, but there are {count} discrete actions"
+    with pytest.raises(ValueError, match=message):
+        of_two(size, action)
+
+
 def test_vmapped_seeds_of_multi_agent_environments_share_one_pool():
     env = pettingzoo("Hand", 6)
     _, out = play(env, ACTIONS, seeds=3)

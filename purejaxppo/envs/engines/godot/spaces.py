@@ -15,7 +15,7 @@ import numpy as np
 
 from purejaxppo.envs.engines.godot.wire import Message, WireError
 from purejaxppo.envs.host.workers.errors import MakeError
-from purejaxppo.envs.teams import Team, split_mask_obs, split_mask_space
+from purejaxppo.envs.teams import Team, split_mask_obs
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of, example, leaves
 
 IMAGE = "2d"
@@ -139,15 +139,6 @@ class GodotAgent:
             return self.actions[0][1]
         return Dict.of(dict(self.actions))
 
-    def mask_by_action(self, mask: np.ndarray) -> Any:
-        """Return a flat mask in the form of `teams.mask_space(self.action)`."""
-        if len(self.actions) == 1:
-            return mask
-        sizes = {name: space.n for name, space in self.actions if isinstance(space, Discrete)}
-        names = sorted(sizes)
-        ends = np.cumsum([sizes[name] for name in names])
-        return dict(zip(names, np.split(mask, ends[:-1]), strict=True))
-
 
 class GodotLayout:
     """A game's agents as rows of one space.
@@ -218,7 +209,7 @@ class GodotLayout:
             tree = dict(zip(names, arrays, strict=True)) if len(arrays) > 1 else arrays[0]
             value, mask = split_mask_obs(tree, agent.observation)
             observations.append(value)
-            masks.append(None if mask is None else agent.mask_by_action(mask))
+            masks.append(mask)
         rows: dict[str, Any] = {"agent": np.arange(self.size), "obs": team.join(observations, np)}
         if team.mask is not None:
             rows[MASK] = team.join_masks(masks, np)
@@ -268,13 +259,11 @@ def _unpad(value: Any, space: Box | Discrete) -> Any:
 
 def _make_team(agents: tuple[GodotAgent, ...]) -> Team:
     """Return the agents with spaces padded to common ones."""
-    split = [split_mask_space(agent.observation) for agent in agents]
     try:
-        return Team(
-            agents=tuple(agent.name for agent in agents),
-            observations=tuple(space for space, _ in split),
-            actions=tuple(agent.action for agent in agents),
-            masked=any(masked for _, masked in split),
+        return Team.of(
+            [agent.name for agent in agents],
+            [agent.observation for agent in agents],
+            [agent.action for agent in agents],
         )
     except ValueError as error:
         raise MakeError(str(error)) from error

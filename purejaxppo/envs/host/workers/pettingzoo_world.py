@@ -40,7 +40,6 @@ from purejaxppo.envs.teams import (
     joined_state_space,
     mask_space,
     split_mask_obs,
-    split_mask_space,
 )
 from purejaxppo.spaces import MASK, Box, Dict, Space, leaves
 
@@ -205,14 +204,13 @@ class ParallelGymEnv(MultiAgentGymEnv, gymnasium.Env[Any, Any]):
         """Ranges of the agents' first observations; see `resolution.precision_warning`."""
         self._action_spaces = [env.action_space(agent) for agent in self.agents]
         self._decode = [decoder(space) for space in self._action_spaces]
-        split = [split_mask_space(space) for space in self._obs_spaces]
         try:
-            team = Team(
-                agents=tuple(map(str, self.agents)),
-                observations=tuple(space for space, _ in split),
-                actions=tuple(map(action_space, self._action_spaces)),
-                masked=self._mask or any(masked for _, masked in split),
-                native=tuple(map(self._native, spaces, self._action_spaces)),
+            team = Team.of(
+                [*map(str, self.agents)],
+                self._obs_spaces,
+                [*map(action_space, self._action_spaces)],
+                masked=self._mask,
+                native=[*map(self._native, spaces, self._action_spaces)],
             )
             self._has_own_state = False
             if spec.global_state:
