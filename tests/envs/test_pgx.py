@@ -235,12 +235,20 @@ def test_evaluation_options_must_keep_the_spaces_of_training(make_config):
         Evaluator(resolve(config), make_parts(config).policy, 2)
 
 
-def test_the_limit_of_freeway_truncates_and_a_lost_ball_terminates():
-    task = adapter.make("minatar-freeway", EnvConfig("pgx/minatar-freeway"))
+def test_the_limit_of_freeway_is_that_of_the_config_and_a_lost_ball_terminates():
     key = jax.random.key(0)
-    state = task.reset(key)[0].replace(_terminate_timer=jnp.int32(0))
-    _, out = jax.jit(task.step)(key, state, 0)
-    assert out.truncated and not out.terminated
+    env = registry.make(EnvConfig("pgx/minatar-freeway", num_envs=1, max_episode_steps=2600), 1)
+
+    @jax.jit
+    def run(key):
+        def step(state, key):
+            state, out = env.step(key, state, jnp.zeros(1, jnp.int32))
+            return state, (out.terminated[0], out.truncated[0])
+
+        return jax.lax.scan(step, env.reset(key)[0], jax.random.split(key, 2600))[1]
+
+    terminated, truncated = run(key)
+    assert not terminated.any() and np.flatnonzero(truncated).tolist() == [2599]
 
     config = EnvConfig("pgx/minatar-breakout", options={"sticky_action_prob": 0.0})
     task = adapter.make("minatar-breakout", config)
@@ -251,6 +259,28 @@ def test_the_limit_of_freeway_truncates_and_a_lost_ball_terminates():
         if out.terminated:
             break
     assert out.terminated and not out.truncated
+
+
+def test_each_player_of_backgammon_sees_the_board_from_its_own_side():
+    """White men are positive: those of the observer."""
+    task = adapter.make("backgammon", EnvConfig("pgx/backgammon"))
+    key = jax.random.key(3)
+    state, obs = task.reset(key)
+    step = jax.jit(task.step)
+    movers = set()
+    for i in range(12):
+        mover = int(state.current_player)
+        movers.add(mover)
+        boards = [np.asarray(x["board"])[:28] for x in obs]
+        np.testing.assert_array_equal(boards[mover], state._board)
+        other = np.asarray(state._board)
+        # 24 points from the other end, then bar and off of both players, with other signs.
+        expected = np.concatenate([-other[23::-1], -other[[25, 24]], -other[[27, 26]]])
+        np.testing.assert_array_equal(boards[1 - mover], expected)
+        action = jnp.int32(np.flatnonzero(state.legal_action_mask)[0])
+        state, out = step(jax.random.key(i), state, (action, action))
+        obs = out.obs
+    assert movers == {0, 1}
 
 
 def test_legal_moves_of_2048_have_no_penalty():

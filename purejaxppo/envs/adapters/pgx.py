@@ -36,7 +36,7 @@ TIME_LIMITS = {
     "minatar-seaquest": 2_500,
     "minatar-space_invaders": 2_500,
 }
-"""Time limits of single-player games. Pgx only limits freeway, and reports a termination."""
+"""Time limits of single-player games."""
 MAX_MOVES = {
     "animal_shogi": 256,
     "backgammon": 5_000,
@@ -136,13 +136,23 @@ def _board(env: Any) -> Box:
     return Box(tuple(board.shape), *bounds, str(board.dtype))
 
 
+def _seen(env: Any, state: Any, player: jax.Array) -> jax.Array:
+    """Return the board as a player sees it. In pgx, backgammon's is always that of the mover."""
+    if env.id == "backgammon":
+        from pgx.backgammon import _flip_board
+
+        board = jnp.where(state.current_player == player, state._board, _flip_board(state._board))
+        state = state.replace(_board=board)
+    return env._observe(state, player)
+
+
 def _frames(
     env: Any, states: Iterable[Any], height: int, width: int, player: int = 0
 ) -> Iterator[np.ndarray]:
     """Yield frames of pgx states: the planes of the board that a player observes."""
     from purejaxppo.video import charts
 
-    observe = jax.jit(lambda state: env._observe(state, jnp.int32(player)))
+    observe = jax.jit(lambda state: _seen(env, state, jnp.int32(player)))
     boards = [jax.device_get(observe(state)) for state in states]
     return charts.frames(boards, height=height, width=width)
 
@@ -172,15 +182,16 @@ class SinglePlayer(BaseTask):
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Start an episode; return (pgx state without its observation, obs)."""
         state = self.env.init(key)
+        if self.env.id == "minatar-freeway":  # the time limit is outside, as in the other games
+            state = state.replace(_terminate_timer=jnp.int32(2**30))
         return without_observation(state), self._obs(state)
 
     def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
-        """Take a move. Pgx ends freeway at a time limit; the ends of others are terminations."""
+        """Take a move."""
         state = self.env.step(state, action, key)
-        timed = jnp.asarray(self.env.id == "minatar-freeway")
         reward = state.rewards[0].astype(jnp.int32)  # integers in all games: no divergence
         return without_observation(state), TaskStep(
-            self._obs(state), reward, state.terminated & ~timed, state.terminated & timed
+            self._obs(state), reward, state.terminated, jnp.zeros((), bool)
         )
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
@@ -219,7 +230,7 @@ class MultiplayerGame(BaseTask):
         turn = state.current_player == player
         only_first = jnp.zeros_like(state.legal_action_mask).at[0].set(True)
         return {
-            "board": self.env._observe(state, player),
+            "board": _seen(self.env, state, player),
             "turn": turn.astype(jnp.int32),
             MASK: jnp.where(turn, state.legal_action_mask, only_first).astype(jnp.uint8),
         }
@@ -278,12 +289,7 @@ class AgainstOpponent(BaseTask):
         self.game = game
         self.cheap_reset = game.env.id in SHORT_GAMES  # a side is sampled for each start
         self.max_episode_steps = game.max_episode_steps
-        team = Team(
-            game.agents,
-            tuple(Dict(tuple(x for x in o.spaces if x[0] != MASK)) for o in game.observation),
-            game.action,
-            masked=True,
-        )
+        team = Team.of(game.agents, game.observation, game.action)
         self.observation = team.row
         self.action = team.action
         self.opponent = None
