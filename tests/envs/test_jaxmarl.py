@@ -295,3 +295,22 @@ def test_jaxmarl_environments_are_rendered(name):
     (picture,) = frames(task, [jax.device_get(state)], 120, 160)
     assert picture.shape == (120, 160, 3) and picture.dtype == np.uint8
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 3
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("jaxnav", {"normalise_obs": False}, "env.options for jaxmarl/jaxnav: "),
+        ("jaxnav", {"lidar_num_beams": 0}, "env.options for jaxmarl/jaxnav: "),
+        ("jaxnav", {"map_id": "nonsense"}, "env.options for jaxmarl/jaxnav: Map: nonsense not"),
+        ("jaxnav", {"act_type": "discrete"}, "env.options.act_type = 'discrete': must be one of"),
+        ("hanabi", {"max_info_tokens": 0}, "env.options for jaxmarl/hanabi: "),
+        ("coin_game", {"num_outer_steps": 0}, "num_inner_steps and num_outer_steps must be at"),
+        ("SMAX-3m", {"observation_type": "x"}, "SMAX-3m: Unknown observation_type: 'x'"),
+    ],
+)
+def test_invalid_options_are_found_when_the_task_is_made(name, options, words):
+    with pytest.raises(ValueError, match=r"^env\.options") as caught:
+        registry.make_task(EnvConfig(f"jaxmarl/{name}", options=options))
+    assert words in str(caught.value)

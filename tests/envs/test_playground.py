@@ -233,3 +233,18 @@ def test_every_domain_randomization_of_playground_is_traced(menagerie, name, key
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert not isinstance(task.env.mjx_model.body_mass, jax.core.Tracer)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"impl": "warp"}, "env.options.impl: use env.backend = jax or warp instead."),
+        ({"vision": True}, "env.options.vision = true needs env.backend = warp."),
+        ({"sim_dt": 0.0}, "env.options for playground/CartpoleBalance: float division by zero"),
+        ({"ctrl_dt": 0.001}, "CartpoleBalance: ctrl_dt must be at least sim_dt."),
+    ],
+)
+def test_invalid_fields_of_the_configuration_are_errors(options, words):
+    with pytest.raises(ValueError, match=r"^env\.options") as caught:
+        registry.make_task(EnvConfig("playground/CartpoleBalance", options=options))
+    assert words in str(caught.value)

@@ -31,7 +31,7 @@ from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
 from purejaxppo.envs.wrappers import TimeLimit
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
 
 CLASSES = {
     "MPE_simple_v3": "SimpleMPE",
@@ -68,6 +68,12 @@ OPTIONS = {
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
     LAYOUT: Option("cramped_room", "Overcooked: layout of the kitchen.", tasks=KITCHENS),
     SHAPED: Option(0.0, "Overcooked: weight of the shaped reward.", tasks=KITCHENS),
+    "act_type": Option(
+        "Continuous",
+        "JaxNav: kind of actions.",
+        choices=("Continuous", "Discrete"),
+        tasks=("jaxnav",),
+    ),
 }
 TERMINATING = frozenset({"hanabi", "jaxnav", "switch_riddle"})
 """Tasks, in addition to SMAX, that can terminate."""
@@ -85,6 +91,13 @@ NOT_OPTIONS |= {
 SMAX, and JaxMARL ignores the others or does not implement them."""
 NEVER = 2**30
 """A time limit that no episode reaches."""
+
+
+OPTION_ERRORS = (
+    *(ArithmeticError, AssertionError, LookupError, NameError, NotImplementedError),
+    *(TypeError, ValueError),
+)
+"""What JaxMARL raises for invalid options."""
 
 
 def _quiet() -> contextlib.AbstractContextManager[None]:
@@ -132,7 +145,11 @@ def make(name: str, config: EnvConfig) -> BaseTask:
             env = _make_env(name, options)
             limit = _unlimit(name, env, config.max_episode_steps)
             task = JaxMarlTask(env, name, limit, weight)
-    except (AssertionError, IndexError, NotImplementedError, TypeError) as error:
+            if config.options:  # some invalid ones fail only in a step
+                key = jax.random.key(0)
+                state, _ = jax.eval_shape(task.reset, key)
+                jax.eval_shape(task.step, key, state, tuple(map(example, task.action)))
+    except OPTION_ERRORS as error:
         problem = str(error) or "rejected by JaxMARL"
         raise ValueError(f"env.options for jaxmarl/{name}: {problem}") from error
     # A wrapper that repeats actions reaches the simulator's limit before the outer time limit.
@@ -198,6 +215,8 @@ def _unlimit(name: str, env: Any, limit: int) -> int:
     """Disable the time limit of an environment; return `limit`, or its own limit if that is 0."""
     inner = getattr(env, "_env", env)
     if name == "coin_game":  # several games of equal length
+        if min(env.num_inner_steps, env.num_outer_steps) < 1:
+            raise ValueError("num_inner_steps and num_outer_steps must be at least 1.")
         return limit or env.num_inner_steps * env.num_outer_steps
     limit = limit or getattr(inner, "max_steps", 0)
     if _is_kitchen(name):

@@ -110,9 +110,11 @@ def _builtin(
     _check_backend(config, options, settings)
     try:
         env = registry.load(name, config_overrides=_final(config, defaults, settings, overrides))
+        if env.n_substeps < 1:
+            raise ValueError("ctrl_dt must be at least sim_dt.")
     except MissingModelError:
         raise
-    except (TypeError, ValueError, OSError) as error:
+    except (TypeError, ValueError, OSError, ArithmeticError, NotImplementedError) as error:
         raise ValueError(f"env.options for {config.name}: {error}") from error
     return env, {**settings, "impl": config.backend or "jax"}
 
@@ -176,6 +178,10 @@ def _checked(
     Raises:
         ValueError: an unknown option, or an invalid action_repeat or episode_length.
     """
+    if "impl" in overrides:
+        raise ValueError("env.options.impl: use env.backend = jax or warp instead.")
+    if overrides.get("vision") and config.backend != "warp":
+        raise ValueError("env.options.vision = true needs env.backend = warp.")
     checked(str(config.name), overrides, unchecked(sorted(_names(defaults))), OPTIONS)
     settings = {**DEFAULTS, **defaults, **overrides}
     repeats = whole(settings["action_repeat"])
