@@ -323,6 +323,7 @@ class Metrics(NamedTuple):
     losses: Losses
     explained: jax.Array  # [] int32: updates whose value targets varied
     explained_variance: jax.Array  # [] summed over these
+    trained: jax.Array  # [] int32: updates with gradient steps, also skipped ones
     finite: jax.Array  # [] int32: updates with a finite agent before and after them
     learned: jax.Array  # [] int32: updates that did not skip all of their gradient steps
     extras: MetricDict  # {} without extras

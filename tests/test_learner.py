@@ -290,6 +290,23 @@ def test_rows_with_constant_targets_have_no_explained_variance():
     assert row["losses/explained_variance"] == 0.5
 
 
+def test_updates_without_valid_steps_do_not_change_the_means_of_losses(make_config):
+    """Episodes of ten steps in rollouts of one: every eleventh update has only resets."""
+    config = make_config(
+        env={"name": "dummy/choices", "num_envs": 4},
+        ppo={"rollout_length": 1, "num_minibatches": 1, "num_epochs": 1, "learning_rate": 1e-9},
+    )
+    parts = make_parts(config)
+    state = init_program(parts)(jax.random.key(0), shard_ids(parts))
+    _, metrics = train_program(parts)(state, make_hyperparams(config), 44)
+    row = metrics_row(jax.device_get(metrics))
+    assert metrics.updates == 44 and metrics.trained == 40
+    np.testing.assert_allclose(row["losses/entropy"], np.log(3), rtol=1e-4)
+    np.testing.assert_allclose(row["losses/epochs"], 40 / 44)
+    none = metrics_row(metrics._replace(trained=np.int32(0)))
+    assert "losses/entropy" not in none and "losses/skipped" in none
+
+
 def test_a_correct_constant_critic_gives_zero_advantage_and_policy_gradient(make_config):
     parts = make_parts(make_config(env={"name": "dummy/constant"}, ppo={"gamma": 0.75}))
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)

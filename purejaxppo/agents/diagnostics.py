@@ -34,7 +34,7 @@ def zero_metrics(names: Sequence[str], env_metrics: int = 0) -> Metrics:
     losses = Losses._make([f] * (len(Losses._fields) - 1) + [()])
     k = env_metrics
     sums = MetricSums(jnp.zeros(k), jnp.zeros(k, jnp.int32)) if k else None
-    return Metrics(i, i, Episodes(i, f, i, i, sums), losses, i, f, i, i, extras)
+    return Metrics(i, i, Episodes(i, f, i, i, sums), losses, i, f, i, i, i, extras)
 
 
 def check_extras(metrics: Metrics, names: Sequence[str]) -> None:
@@ -87,6 +87,7 @@ def summarise(
         losses=losses._replace(terms=()),
         explained=explained,
         explained_variance=variance,
+        trained=(losses.epochs > 0).astype(jnp.int32),
         finite=(broken == 0).astype(jnp.int32) * is_finite(agent),
         learned=learned.astype(jnp.int32),
         extras={f"losses/{name}": mean for name, mean in dict(losses.terms).items()},
