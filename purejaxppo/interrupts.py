@@ -105,6 +105,11 @@ class Interrupt:
                 signal.signal(number, self._old.pop(number))
 
 
+def is_delayed() -> bool:
+    """Return True while an `Interrupt` saves before the process ends."""
+    return bool(_ACTIVE)
+
+
 def _not_ignored() -> list[signal.Signals]:
     """Return the signals to handle."""
     return [x for x in SIGNALS if not (_is_hangup(x) and signal.getsignal(x) == signal.SIG_IGN)]

@@ -732,25 +732,78 @@ def test_a_job_that_slurm_ends_is_saved_and_not_finished(code, outcome, monkeypa
     received = []
 
     def train_group(group):
-        signal.raise_signal(signal.SIGUSR2)
+        with interrupts.Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGUSR2)
+            received.append(interrupt.signal)
         return code
 
     monkeypatch.setattr(slurm, "train_group", train_group)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
-    for number in before:
-        signal.signal(number, lambda number, frame: received.append(number))
-    try:
+    with kept_handlers():
         assert slurm.attempt(None) == outcome
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert received == [signal.SIGTERM]
+    assert received == ["SIGTERM"]
     monkeypatch.setattr(slurm, "SECONDS_BETWEEN_CHECKS", 0.0)
     outcomes = [outcome, 0]
     job = SimpleNamespace(done=lambda: True, result=lambda: outcomes.pop(0))
     executor = SimpleNamespace(submit=lambda *args: job)
     assert slurm.run_once(executor, {3: None}) == {3: 0}  # submitted again after None
     assert len(outcomes) == (outcome is not None)
+
+
+@contextlib.contextmanager
+def kept_handlers():
+    """Restore the signal handlers of this process at the end."""
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.toy
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+@pytest.mark.parametrize(("number", "outcome"), [(signal.SIGUSR2, None), (signal.SIGTERM, 143)])
+def test_a_job_that_is_not_training_yet_ends_at_once(number, outcome, monkeypatch):
+    from purejaxppo.sweep.launchers import slurm
+
+    def train_group(group):
+        signal.raise_signal(number)
+        raise AssertionError("the job continued")
+
+    monkeypatch.setattr(slurm, "train_group", train_group)
+    with kept_handlers():
+        assert slurm.attempt(None) == outcome
+
+
+@pytest.mark.toy
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_a_sweep_cancels_its_jobs(number, tmp_path, monkeypatch, capsys):
+    from purejaxppo.sweep.launchers import slurm
+
+    cancelled = []
+
+    def done():
+        signal.raise_signal(number)
+
+    job = SimpleNamespace(done=done, cancel=lambda: cancelled.append(1))
+    monkeypatch.setattr(slurm.submitit, "AutoExecutor", lambda *args, **kwargs: Executor())
+
+    class Executor:
+        def update_parameters(self, **parameters):
+            assert parameters["timeout_min"] == 5
+
+        def submit(self, *args):
+            return job
+
+    with kept_handlers():
+        signal.signal(number, signal.SIG_DFL)
+        with pytest.raises(SystemExit) as ended:
+            slurm.launch([None, None], tmp_path, {"timeout_min": 5})
+        assert signal.getsignal(number) == signal.SIG_DFL
+    assert ended.value.code == 128 + number and cancelled == [1, 1]
+    assert "interrupted; everything saved so far is kept" in capsys.readouterr().err
 
 
 @pytest.mark.toy

@@ -1,8 +1,10 @@
 """Launcher that trains groups as SLURM jobs, with submitit."""
 
+import contextlib
 import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from submitit.core.job_environment import JobEnvironment
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
 
 from purejaxppo.envs.host.workers.errors import SimulatorError
-from purejaxppo.runs.console import Stopped, message_of
+from purejaxppo.interrupts import NOTHING_LOST, SIGNALS, is_delayed
+from purejaxppo.runs.console import Stopped, fail, message_of
 from purejaxppo.sweep.launchers import RETRIES
 from purejaxppo.sweep.packing import Group, train_group
 
@@ -47,7 +50,8 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
     codes: dict[int, int] = {}
     for _ in range(RETRIES + 1):
         remaining = [index for index in range(len(groups)) if index not in codes]
-        codes |= run_once(executor, {index: groups[index] for index in remaining})
+        with exit_on_signals():
+            codes |= run_once(executor, {index: groups[index] for index in remaining})
         if len(codes) == len(groups):
             return [codes[index] for index in range(len(groups))]
     raise ValueError(
@@ -91,6 +95,26 @@ def run_once(executor: submitit.Executor, groups: Mapping[int, Group]) -> dict[i
     return codes
 
 
+@contextlib.contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Raise SystemExit at SIGTERM and SIGHUP, so that jobs are cancelled, as at Ctrl-C."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(fail(f"interrupted; {NOTHING_LOST}", code=128 + number))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [x for x in SIGNALS if signal.getsignal(x) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def submit(executor: submitit.Executor, group: Group) -> submitit.Job:
     """Submit the job of a group.
 
@@ -120,9 +144,16 @@ def attempt(group: Group) -> int | str | None:
         ended = True
         signal.raise_signal(signal.SIGTERM)
 
+    def leave(number: int, frame: object) -> None:
+        if not is_delayed():  # imports and compilation have nothing to save
+            raise SystemExit(128 + number)
+
     signal.signal(JobEnvironment._usr_sig(), end)
+    signal.signal(signal.SIGTERM, leave)  # submitit ignores it
     try:
         code = train_group(group)
+    except SystemExit as exit:
+        code = int(exit.code or 0)
     except (ValueError, OSError, SimulatorError, Stopped) as error:
         return message_of(error)
     return None if ended and code else code
