@@ -155,6 +155,11 @@ def resolve_shards(
             f"asynchronous = true supports only one process, but {count} were started. Use "
             f"asynchronous = false, or start one process."
         )
+    if config.logging.video_interval and count > 1:
+        raise ValueError(
+            f"logging.video_interval = {config.logging.video_interval}: several processes cannot "
+            f"record videos. Use 0, and purejaxppo evaluate --render after training."
+        )
     if on_host:
         if config.num_shards not in (0, count):
             raise ValueError(

@@ -546,7 +546,8 @@ class LoggingConfig(Section):
     video_interval: int = setting(0, low=0, high=2**50)
     """Environment steps between videos of one episode of the current agent, played as in
     evaluations: videos/STEPS.mp4 in the run folder, TensorBoard and W&B. With several agents,
-    the first one is shown. 0: no videos. Needs the render extra."""
+    the first one is shown. 0: no videos. Needs the render extra. Several processes are not
+    supported."""
     tensorboard: bool = True
     """Write TensorBoard events to the run folder."""
     wandb_project: str = ""

@@ -247,8 +247,6 @@ class RecordVideo:
         run.loggers.video(path, tuple(run.progress.member_steps))
 
     def _record(self, run: Training, path: Path) -> None:
-        if processes.is_distributed():
-            raise ValueError("logging.video_interval does not support several processes")
         assert run.state is not None
         path.parent.mkdir(exist_ok=True)
         member = run.members[0]

@@ -368,6 +368,7 @@ WRONG = [
         ["--env.name", "envpool/CartPole-v1", "--asynchronous"],
         "asynchronous = true supports only one process, but 2 were started",
     ),
+    (["--logging.video_interval", "320"], "several processes cannot record videos"),
 ]
 
 
