@@ -218,8 +218,9 @@ def format_return(x: float) -> str:
 
 def format_short(x: float) -> str:
     """Format a number: 1234567 -> '1.23M'."""
+    rounded = abs(float(f"{x:.3g}"))
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(x) >= limit:
+        if rounded >= limit:
             return f"{x / limit:.3g}{suffix}"
     return f"{x:.3g}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.children import environment
 
-from purejaxppo.runs.console import Console, SafeStream, fail
+from purejaxppo.runs.console import Console, SafeStream, fail, format_short
 
 pytestmark = pytest.mark.toy
 
@@ -144,3 +144,20 @@ def test_a_warning_is_printed_once_without_a_prefix_and_reaches_log_files(tmp_pa
     )
     assert done.stdout + done.stderr == "warning: too few\n"
     assert (tmp_path / "all.log").read_text() == "too few\n"
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999.4, "999"),
+        (999.7, "1k"),
+        (-1234, "-1.23k"),
+        (999_936, "1M"),
+        (999_600_000, "1G"),
+        (1_234_567, "1.23M"),
+    ],
+)
+def test_numbers_are_rounded_to_three_digits(number, text):
+    assert format_short(number) == text
