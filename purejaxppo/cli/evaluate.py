@@ -36,7 +36,7 @@ def check(command: EvaluateFlags, changes: Mapping[str, Any]) -> None:
     if not command.run:
         raise ValueError("--run is missing. Give a run folder, as in --run runs/hopper-s0.")
     if command.render:
-        video.check_target(command.render)
+        video.check_target(user_path(command.render))
     if command.stochastic and command.deterministic:
         raise ValueError("--stochastic and --deterministic exclude each other. Use one of them.")
     has_checkpoint = command.checkpoint != EvaluateFlags.checkpoint
@@ -110,10 +110,11 @@ def report(agent: Agent, run_dir: Path, seed: int, *, deterministic: bool) -> No
     family, _ = registry.resolve(agent.config.env)
     if agent.members or family.report is None:
         return
-    if agent.config.network.rnn != "none" or agent.config.env.obs_indices:
-        print("no report: it does not support recurrent policies or env.obs_indices")
+    env = agent.config.env
+    if agent.config.network.rnn != "none" or env.obs_indices or env.wrappers:
+        print("no report: it does not support recurrent policies, env.obs_indices or env.wrappers")
         return
     figure = run_dir / "report.png"
     act = agent.controller(deterministic=deterministic)
-    print(family.report(registry.make_task(agent.config.env), act, seed, str(figure)))
+    print(family.report(registry.make_task(env), act, seed, str(figure)))
     print(f"figure: {short_path(figure)}")

@@ -430,9 +430,12 @@ def test_physical_parameters_are_traced(name, key):
     [
         pytest.param("network: {rnn: gru}", marks=pytest.mark.slow),
         "env: {obs_indices: [0, 1]}",
+        "env: {wrappers: [weaker.py:Weaker]}",
     ],
 )
-def test_a_policy_with_partial_observations_or_a_memory_gets_no_report(changed, tmp_path, capsys):
+def test_a_policy_with_other_observations_or_actions_or_a_memory_gets_no_report(
+    changed, tmp_path, capsys, monkeypatch
+):
     section, _, rest = changed.partition(": ")
     sections = {
         "env": "{name: oscillator/bvdp, num_envs: 2, options: {num_neurons: 4, warmup: 250}}",
@@ -441,6 +444,12 @@ def test_a_policy_with_partial_observations_or_a_memory_gets_no_report(changed, 
     sections[section] = sections[section][:-1] + ", " + rest[1:]
     text = "".join(f"{name}: {value}\n" for name, value in sections.items())
     path, run = tmp_path / "small.yaml", str(tmp_path / "run")
+    (tmp_path / "weaker.py").write_text(
+        "import purejaxppo as ppo\n\nclass Weaker(ppo.Wrapper):\n"
+        "    def step(self, key, state, action):\n"
+        "        return self.task.step(key, state, 0.01 * action)\n"
+    )
+    monkeypatch.chdir(tmp_path)
     path.write_text(text + "ppo: {rollout_length: 4, num_minibatches: 1}\ntotal_timesteps: 8\n")
     flags = ["--eval.num_episodes", "0", "--env.max_episode_steps", "8", "--logging.no_tensorboard"]
     assert train_command.main(["--config", str(path), "--run_dir", run, *flags]) == 0
