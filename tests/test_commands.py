@@ -159,7 +159,11 @@ def test_a_list_ends_without_an_error_when_its_output_is_closed():
 
 @toy
 def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(capsys):
-    for words in (["list", "envs", "particles"], ["train", "--list_envs", "particles"]):
+    for words in (
+        ["list", "envs", "particles"],
+        ["train", "--list_envs", "particles"],
+        ["train", "--list-envs=particles"],
+    ):
         assert command.main(words) == 0
         columns, spread, tag, empty, head, *options = capsys.readouterr().out.splitlines()
         assert (empty, head) == ("", "--env.options:")

@@ -10,13 +10,13 @@ if __name__ == "__main__":  # before JAX is imported
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from purejaxppo.anatomy.measure import measure
 from purejaxppo.anatomy.report import words as flags_of
 from purejaxppo.cli import parser
 from purejaxppo.cli.flags import AnatomyFlags
 from purejaxppo.config.hints import short_path
+from purejaxppo.config.plain import user_path
 from purejaxppo.interrupts import atomic_write
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.console import print_line
@@ -33,7 +33,7 @@ def run(words: Sequence[str]) -> int:
     parser.check_task(config)
     check_targets(command)
     # Custom code may change the current folder.
-    plot, data = (Path(path).absolute() for path in (command.plot, command.json))
+    plot, data = (user_path(path).absolute() for path in (command.plot, command.json))
     result = measure(config, command.workers, command.seconds, print_line)
     print_line(f"\n{result}")
     if result.changes:
@@ -69,6 +69,6 @@ def check_targets(command: AnatomyFlags) -> None:
     for flag, path, ending in (("plot", command.plot, ".png"), ("json", command.json, ".json")):
         if path and not path.endswith(ending):
             raise ValueError(f"--{flag} = {path}: the file must end in {ending}.")
-        if path and not Path(path).absolute().parent.is_dir():
-            folder = Path(path).parent
+        folder = user_path(path).parent
+        if path and not folder.is_dir():
             raise ValueError(f"--{flag} = {path}: the folder {folder} does not exist. Create it.")

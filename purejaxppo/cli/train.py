@@ -66,9 +66,12 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def listed_family(words: Sequence[str]) -> str:
     """Return the argument after --list_envs; empty if it is missing."""
-    flags = [i for i, word in enumerate(words) if word.replace("-", "_") == "__list_envs"]
-    following = words[flags[0] + 1 :] if flags else []
-    return following[0] if following and not following[0].startswith("-") else ""
+    for i, word in enumerate(words):
+        flag, _, family = word.partition("=")
+        if flag.replace("-", "_") == "__list_envs":
+            family = family or next(iter(words[i + 1 :]), "")
+            return "" if family.startswith("-") or family in ("true", "false") else family
+    return ""
 
 
 def start(words: Sequence[str]) -> tuple[places.Place, Parsed[TrainFlags]]:
