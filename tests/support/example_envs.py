@@ -536,3 +536,8 @@ class Informed(Counter):
         *result, _ = super().step(action)
         goal = {"goal": True} if result[2] else {}
         return *result, {"pace": np.float64(2 * self.time), "label": "a", "nothing": None, **goal}
+
+
+def make_vector():
+    """Return a vector environment, which is not supported."""
+    return gymnasium.make_vec("CartPole-v1", 2)

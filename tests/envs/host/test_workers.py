@@ -460,6 +460,7 @@ UNKNOWN = [
     (make_spec("/no/file.py:Env"), "env.name: /no/file.py: no such file"),
     (make_spec("no/file.py"), "the class is missing. Use gymnasium/no/file.py:ClassName"),
     (example("Contour"), "has no function or class 'Contour'. It has Counter, OwnLimit"),
+    (example("make_vector"), "this is a vector environment. Pass one environment"),
     (example("NoEnvironment"), "NoEnvironment is not a subclass of gymnasium.Env"),
     (example("Counter", size=3), "env.options: "),
 ]

@@ -416,7 +416,10 @@ def _takes_render_mode(target: Any) -> bool:
 def _other_family(value: Any, name: str) -> str:
     """Return a hint if an environment belongs to another family."""
     is_task = all(hasattr(value, part) for part in ("observation", "action", "reset", "step"))
-    family = "jax" if is_task else family_of(value)
+    try:
+        family = "jax" if is_task else family_of(value)
+    except ValueError as error:  # such as a vector environment
+        raise MakeError(str(error)) from None
     return f" Use {family}/{name}." if family else ""
 
 
