@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from purejaxppo.config.run_files import (
 )
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
+from purejaxppo.runs.conditions import evaluation_env
 from purejaxppo.runs.rows import DAMAGED_METRICS
 
 try:
@@ -230,8 +230,7 @@ def imports_of(folder: str | Path, configs: Sequence[Config], *, copied: bool = 
             change = changed.get(str(file))
             instead = f", not from {change.original}: {_reason(change)}" if change else ""
             lines.append(f"{folder} uses code from {file}{instead}")
-        eval_env = replace(config.env, options={**config.env.options, **config.eval.options})
-        external = [registry.external_code(config.env), registry.external_code(eval_env)]
+        external = [registry.external_code(x) for x in (config.env, evaluation_env(config))]
         modules = imported_modules(config) + [
             module for code in external for module in code.modules
         ]
