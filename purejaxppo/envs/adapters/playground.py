@@ -110,7 +110,7 @@ def _builtin(
     _check_backend(config, options, settings)
     try:
         env = registry.load(name, config_overrides=_final(config, defaults, settings, overrides))
-        if env.n_substeps < 1:
+        if getattr(env, "n_substeps", 1) < 1:
             raise ValueError("ctrl_dt must be at least sim_dt.")
     except MissingModelError:
         raise
