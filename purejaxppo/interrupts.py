@@ -153,7 +153,7 @@ def _read_signals(read: int) -> None:
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
                 _write_line(f"{after_the_bar}{interrupt.notice}")
         elif interrupt is None or not (_is_hangup(number[0]) or interrupt.is_repeat(number[0])):
-            _exit_now(number[0])
+            exit_now(number[0])
 
 
 def end_children() -> None:
@@ -174,7 +174,7 @@ def end_children() -> None:
                 os.kill(child, signal.SIGTERM)
 
 
-def _exit_now(number: int) -> None:
+def exit_now(number: int) -> None:
     """End the process at once, with the exit code of signal `number`. Running work is lost."""
     for partial in list(PARTIAL):
         partial.unlink(missing_ok=True)

@@ -1,11 +1,14 @@
 """The command `purejaxppo list envs` or `purejaxppo list configs`."""
 
+import contextlib
 import fnmatch
+import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from purejaxppo.cli import parser
 from purejaxppo.config import derived, files
 from purejaxppo.config.hints import did_you_mean, show
+from purejaxppo.runs.console import SafeStream, fail
 from purejaxppo.spaces import MASK, Dict, Discrete, MultiDiscrete, Space
 
 PROG = "purejaxppo list"
@@ -23,8 +26,21 @@ preprocessing (normalised by ppo.normalize_obs, one-hot, or / 255), actions and 
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    return parser.run(run, args)
+    """Run the command and return its exit code. Stop quietly if the output pipe is closed."""
+    stream: Any = sys.stdout
+    if isinstance(stream, SafeStream):
+        stream = stream.stream
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        with contextlib.redirect_stdout(stream):
+            code = run(args)
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as in `list envs | head`
+        SafeStream(stream).flush()
+        return 0
+    except (ValueError, OSError) as error:
+        return fail(error)
 
 
 def run(words: Sequence[str]) -> int:

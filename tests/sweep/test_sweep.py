@@ -763,17 +763,44 @@ def kept_handlers():
 
 @pytest.mark.toy
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
-@pytest.mark.parametrize(("number", "outcome"), [(signal.SIGUSR2, None), (signal.SIGTERM, 143)])
-def test_a_job_that_is_not_training_yet_ends_at_once(number, outcome, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
+def test_a_job_that_is_not_training_yet_ends_at_once(number, monkeypatch):
     from purejaxppo.sweep.launchers import slurm
+
+    class Left(BaseException):
+        pass
+
+    def leave(number):
+        assert number == signal.SIGTERM
+        raise Left
 
     def train_group(group):
         signal.raise_signal(number)
         raise AssertionError("the job continued")
 
+    monkeypatch.setattr(slurm, "exit_now", leave)
     monkeypatch.setattr(slurm, "train_group", train_group)
-    with kept_handlers():
-        assert slurm.attempt(None) == outcome
+    with kept_handlers(), pytest.raises(Left):
+        slurm.attempt(None)
+
+
+@pytest.mark.toy
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout_min": "soon"}, "timeout_min"),
+        ({"mem_gb": "4GB"}, "mem_gb"),
+        ({"tasks_per_node": 2}, "--launcher_options tasks_per_node 2: a job is one process. Use"),
+        ({"nodes": 2}, "--launcher_options nodes 2: a job is one process. Use 1."),
+    ],
+)
+def test_wrong_options_of_slurm_are_one_sentence(options, words, tmp_path):
+    from purejaxppo.sweep.launchers import slurm
+
+    with pytest.raises(ValueError, match=r"^--launcher_options") as error:
+        slurm.launch([None], tmp_path, {"cluster": "local", **options})
+    assert words in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.toy
@@ -787,7 +814,12 @@ def test_a_signal_to_a_sweep_cancels_its_jobs(number, tmp_path, monkeypatch, cap
     def done():
         signal.raise_signal(number)
 
-    job = SimpleNamespace(done=done, cancel=lambda: cancelled.append(1))
+    def cancel():
+        cancelled.append(1)
+        signal.raise_signal(number)  # a second signal
+        raise OSError("scancel failed")
+
+    job = SimpleNamespace(done=done, cancel=cancel)
     monkeypatch.setattr(slurm.submitit, "AutoExecutor", lambda *args, **kwargs: Executor())
 
     class Executor:

@@ -4,12 +4,17 @@ A launcher is a module with a function `launch`. A group can be pickled, and its
 a shared file system. If a worker process dies, its group is restarted and resumes.
 """
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from purejaxppo.config.installation import require
+from purejaxppo.interrupts import NOTHING_LOST, SIGNALS
+from purejaxppo.runs.console import fail
 from purejaxppo.sweep.packing import Group
 
 RETRIES = 3
@@ -31,3 +36,24 @@ def launcher(name: str) -> Launcher:
     require(PACKAGES[name], extra=name)
     launch: Launcher = importlib.import_module(f"{__name__}.{name}").launch
     return launch
+
+
+@contextlib.contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Raise SystemExit at the first SIGTERM or SIGHUP, so that jobs end as at Ctrl-C."""
+    before: dict[int, Any] = {}
+
+    def leave(number: int, frame: object) -> None:
+        for other in before:  # terminals and `timeout` send two
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(fail(f"interrupted; {NOTHING_LOST}", code=128 + number))
+
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if number != signal.SIGINT and signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for changed, handler in before.items():
+            signal.signal(changed, handler or signal.SIG_DFL)

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from purejaxppo.sweep.launchers import RETRIES
+from purejaxppo.sweep.launchers import RETRIES, exit_on_signals
 from purejaxppo.sweep.packing import Group, train_group
 
 
@@ -30,13 +30,16 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
     if not ray.is_initialized():
         ray.init(log_to_driver=True, include_dashboard=False)
     nodes = [node["Resources"].get("CPU", 1) for node in ray.nodes() if node["Alive"]]
-    cores = int(options.get("num_cpus", groups[0].members[0].devices or min(nodes)))
+    cores = options.get("num_cpus", groups[0].members[0].devices or int(min(nodes)))
+    if isinstance(cores, str):
+        raise ValueError(f"--launcher_options num_cpus {cores}: must be a number.")
     if not options.get("num_gpus"):
-        groups = [on_cores(group, max(cores, 1)) for group in groups]
+        groups = [on_cores(group, max(int(cores), 1)) for group in groups]
     task = ray.remote(train_group).options(**{"num_cpus": cores, "max_retries": RETRIES, **options})
     pending = [task.remote(group) for group in groups]
     try:
-        return saving_all(pending)
+        with exit_on_signals():
+            return saving_all(pending)
     except ray.exceptions.RayTaskError as error:
         raise ValueError(str(error.cause)) from error
     except ray.exceptions.RayError as error:

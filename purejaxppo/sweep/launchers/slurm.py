@@ -2,9 +2,8 @@
 
 import contextlib
 import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from submitit.core.job_environment import JobEnvironment
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
 
 from purejaxppo.envs.host.workers.errors import SimulatorError
-from purejaxppo.interrupts import NOTHING_LOST, SIGNALS, is_delayed
-from purejaxppo.runs.console import Stopped, fail, message_of
-from purejaxppo.sweep.launchers import RETRIES
+from purejaxppo.interrupts import exit_now, is_delayed
+from purejaxppo.runs.console import Stopped, message_of
+from purejaxppo.sweep.launchers import RETRIES, exit_on_signals
 from purejaxppo.sweep.packing import Group, train_group
 
 SECONDS_BETWEEN_CHECKS = 1.0
@@ -39,13 +38,18 @@ def launch(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
     """
     logs = folder / "jobs"
     parameters = {"timeout_min": 24 * 60, "name": "purejaxppo", **options}
+    for name in ("tasks_per_node", "nodes", "slurm_ntasks_per_node", "slurm_nodes"):
+        if parameters.get(name, 1) != 1:
+            raise ValueError(
+                f"--launcher_options {name} {parameters[name]}: a job is one process. Use 1."
+            )
     try:
         executor = submitit.AutoExecutor(logs, cluster=parameters.pop("cluster", "slurm"))
     except RuntimeError as error:
         raise ValueError(f"--launcher slurm: {error}") from error
     try:
         executor.update_parameters(**parameters)
-    except (NameError, TypeError, ValueError) as error:
+    except (AssertionError, NameError, TypeError, ValueError) as error:
         raise ValueError(f"--launcher_options: {str(error).splitlines()[0]}") from error
     codes: dict[int, int] = {}
     for _ in range(RETRIES + 1):
@@ -90,29 +94,10 @@ def run_once(executor: submitit.Executor, groups: Mapping[int, Group]) -> dict[i
             time.sleep(SECONDS_BETWEEN_CHECKS)
     except BaseException:
         for job in jobs.values():
-            job.cancel()
+            with contextlib.suppress(Exception):  # cancel the others if `scancel` fails
+                job.cancel()
         raise
     return codes
-
-
-@contextlib.contextmanager
-def exit_on_signals() -> Iterator[None]:
-    """Raise SystemExit at SIGTERM and SIGHUP, so that jobs are cancelled, as at Ctrl-C."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(fail(f"interrupted; {NOTHING_LOST}", code=128 + number))
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [x for x in SIGNALS if signal.getsignal(x) == signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def submit(executor: submitit.Executor, group: Group) -> submitit.Job:
@@ -131,29 +116,26 @@ def submit(executor: submitit.Executor, group: Group) -> submitit.Job:
 def attempt(group: Group) -> int | str | None:
     """Train a group in a job.
 
-    SLURM sends a signal, SIGUSR2 by default, before the job's time limit and its preemption. The
-    group then saves and ends, as after SIGTERM.
+    SLURM sends a signal, SIGUSR2 by default, before the job's time limit, and this signal or
+    SIGTERM before its preemption. The group then saves and ends. A job that is not training yet has
+    nothing to save, so its process ends.
 
     Returns:
-        The exit code; the message of an expected error; or None if this signal ended the group.
+        The exit code; the message of an expected error; or None if a signal of SLURM ended the
+        group.
     """
-    ended = False
 
     def end(number: int, frame: object) -> None:
-        nonlocal ended
-        ended = True
         signal.raise_signal(signal.SIGTERM)
 
     def leave(number: int, frame: object) -> None:
-        if not is_delayed():  # imports and compilation have nothing to save
-            raise SystemExit(128 + number)
+        if not is_delayed():
+            exit_now(number)  # an exception would be lost in a callback of JAX
 
     signal.signal(JobEnvironment._usr_sig(), end)
     signal.signal(signal.SIGTERM, leave)  # submitit ignores it
     try:
         code = train_group(group)
-    except SystemExit as exit:
-        code = int(exit.code or 0)
     except (ValueError, OSError, SimulatorError, Stopped) as error:
         return message_of(error)
-    return None if ended and code else code
+    return None if code == 128 + signal.SIGTERM else code
