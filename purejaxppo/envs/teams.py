@@ -290,7 +290,13 @@ def _check_mask(agent: str, observation: Space, action: Space) -> None:
     expected = mask_space(action)
     if mask is None or expected is None:
         return
-    size, count = (sum(math.prod(leaf.shape) for leaf in leaves(x)) for x in (mask, expected))
+    shapes = [{leaf.path: leaf.shape for leaf in leaves(space)} for space in (mask, expected)]
+    if isinstance(mask, Dict) and shapes[0] != shapes[1]:
+        raise ValueError(
+            f"agent {agent}: the parts of the {MASK} differ from those of the action. Return one "
+            f"array for each discrete part, with its name and one entry per action."
+        )
+    size, count = (sum(map(math.prod, parts.values())) for parts in shapes)
     if size != count:
         raise ValueError(
             f"agent {agent}: the {MASK} has {size} entries, but there are {count} discrete "
@@ -333,7 +339,10 @@ def _join(values: Sequence[Any], spaces: Sequence[Any], space: Any, xp: Any) -> 
 
 def _by_part(mask: Any, space: Space | None) -> Any:
     """Return a mask in the form of `space`. A flat one is divided into the parts of a Dict."""
-    if not isinstance(space, Dict) or isinstance(mask, Mapping):
+    if isinstance(mask, Mapping):
+        return mask
+    mask = mask.reshape(-1)
+    if not isinstance(space, Dict):
         return mask
     ends = np.cumsum([leaf.shape[0] for leaf in leaves(space)]).tolist()
     parts = [mask[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -391,6 +391,22 @@ def test_a_mask_of_a_wrong_size_is_an_error(size, action, count):
         of_two(size, action)
 
 
+def test_a_mask_with_several_axes_is_flattened():
+    mask = Box((2, 3), 0.0, 1.0, "uint8")
+    space = Dict.of({"obs": Box((2,)), "action_mask": mask})
+    team = Team.of(("x",), (space,), (MultiDiscrete((3, 3)),))
+    joined = team.join_masks([np.array([[1, 0, 1], [0, 0, 1]])], np)
+    assert joined.tolist() == [[1, 0, 1, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("sizes", [{"a": 2, "b": 3}, {"p": 3, "q": 2}])
+def test_a_dict_of_masks_with_other_parts_is_an_error(sizes):
+    parts = {name: Box((n,), 0.0, 1.0, "uint8") for name, n in sizes.items()}
+    space = Dict.of({"obs": Box((2,)), "action_mask": Dict.of(parts)})
+    with pytest.raises(ValueError, match="agent x: the parts of the action_mask differ"):
+        Team.of(("x",), (space,), (PAIR,))
+
+
 def test_vmapped_seeds_of_multi_agent_environments_share_one_pool():
     env = pettingzoo("Hand", 6)
     _, out = play(env, ACTIONS, seeds=3)
