@@ -241,7 +241,8 @@ def teach(
     names = {name: getattr(STATE_AXES, name) for name in pretrained.fields}
     sharding = student.shards.shardings(names)
     learned = jax.device_put(pretrained.fields, sharding) if sharding else pretrained.fields
-    loss = jnp.mean(pretrained.metrics.losses.policy_loss[-1]) / last_updates(config.updates)
+    last = jax.tree.map(lambda x: x[-1], pretrained.metrics)
+    loss = jnp.mean(last.losses.policy_loss / jnp.maximum(last.trained, 1))
     line = (
         f"pretrained on the teacher {config.teacher} for {config.updates} updates: imitation loss "
         f"{loss:.3g} at the end"

@@ -26,7 +26,7 @@ from purejaxppo.parts import (
 )
 from purejaxppo.runs import pretraining, warm_start
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
-from purejaxppo.runs.rows import COLUMNS, check_names, env_columns, is_mean_of_steps
+from purejaxppo.runs.rows import COLUMNS, LOSSES_OF_ALL, check_names, env_columns
 from purejaxppo.setup import resolve
 from purejaxppo.types import (
     Hyperparams,
@@ -249,22 +249,18 @@ def curves(metrics: Metrics, declared: Sequence[tuple[str, str]] = ()) -> Curves
     def mean(total: Array, count: Array) -> Array:
         return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
 
-    def per_update(name: str, total: Array) -> Array:
-        return mean(total, metrics.trained if is_mean_of_steps(name) else updates)
-
-    extras = {name: per_update(name, x) for name, x in metrics.extras.items()}
+    extras = {name: x / updates for name, x in metrics.extras.items()}
     if episodes.metrics is not None:
         means = mean(*episodes.metrics)
         extras |= {f"env/{name}": means[:, i] for i, (name, _) in enumerate(declared)}
 
-    sums = metrics.losses._asdict()
-    del sums["terms"]  # they are among the extras
-    losses = {name: per_update(f"losses/{name}", x) for name, x in sums.items()}
+    of_all = {name: getattr(metrics.losses, name) / updates for name in LOSSES_OF_ALL}
+    losses = jax.tree.map(lambda x: mean(x, metrics.trained), metrics.losses)._replace(**of_all)
     return Curves(
         env_steps=jnp.cumsum(metrics.env_steps.astype(jnp.float32)),
         episodic_return=mean(episodes.return_sum, episodes.count),
         episodic_length=mean(episodes.length_sum, episodes.count),
         explained_variance=metrics.explained_variance / metrics.explained,
-        losses=metrics.losses._replace(**losses),
+        losses=losses,
         extras=extras,
     )

@@ -56,6 +56,8 @@ DAMAGED_METRICS = "metrics.csv.damaged"
 """Copy of a metrics.csv with corrupt rows."""
 
 
+LOSSES_OF_ALL = ("epochs", "skipped")
+"""Fields of `Losses` that updates without gradient steps have, too."""
 Row = dict[str, float]
 
 
@@ -97,18 +99,13 @@ def metrics_row(metrics: Metrics, declared: Sequence[tuple[str, str]] = ()) -> R
     if episodes.metrics is not None:
         sums = zip(declared, *episodes.metrics, strict=True)
         row |= {f"env/{name}": float(x) / int(n) for (name, _), x, n in sums if n}
-    names = metrics.losses._fields[:-1]  # the last field is among the extras
-    losses = {f"losses/{name}": getattr(metrics.losses, name) for name in names}
-    for name, value in (losses | metrics.extras).items():
-        count = int(metrics.trained) if is_mean_of_steps(name) else updates
+    for name in metrics.losses._fields[:-1]:  # the last field is among the extras
+        count = updates if name in LOSSES_OF_ALL else int(metrics.trained)
         if count:
-            row[name] = float(value) / count
+            row[f"losses/{name}"] = float(getattr(metrics.losses, name)) / count
+    for name, value in metrics.extras.items():
+        row[name] = float(value) / updates
     return row
-
-
-def is_mean_of_steps(name: str) -> bool:
-    """Return True for a metric that updates without valid steps do not have."""
-    return name.startswith("losses/") and name not in ("losses/epochs", "losses/skipped")
 
 
 def is_finite(metrics: Metrics) -> bool:
