@@ -307,6 +307,11 @@ def test_jaxmarl_environments_are_rendered(name):
         ("jaxnav", {"act_type": "discrete"}, "env.options.act_type = 'discrete': must be one of"),
         ("hanabi", {"max_info_tokens": 0}, "env.options for jaxmarl/hanabi: "),
         ("coin_game", {"num_outer_steps": 0}, "num_inner_steps and num_outer_steps must be at"),
+        (
+            "SMAX-3m",
+            {"attack_mode": "randm"},
+            "attack_mode = 'randm': must be one of closest, random",
+        ),
         ("SMAX-3m", {"observation_type": "x"}, "SMAX-3m: Unknown observation_type: 'x'"),
     ],
 )

@@ -68,6 +68,12 @@ OPTIONS = {
     GLOBAL_STATE: GLOBAL_STATE_OPTION,
     LAYOUT: Option("cramped_room", "Overcooked: layout of the kitchen.", tasks=KITCHENS),
     SHAPED: Option(0.0, "Overcooked: weight of the shaped reward.", tasks=KITCHENS),
+    "attack_mode": Option(
+        "closest",
+        "SMAX: units that enemies attack.",
+        choices=("closest", "random"),
+        tasks=(f"{SMAX}*",),
+    ),
     "act_type": Option(
         "Continuous",
         "JaxNav: kind of actions.",
@@ -182,7 +188,8 @@ def _defaults(name: str) -> dict[str, Scalar]:
         option: parameter.default
         for env_class in classes
         for option, parameter in inspect.signature(env_class).parameters.items()
-        if type(parameter.default) in (bool, int, float, str) and option not in NOT_OPTIONS
+        if type(parameter.default) in (bool, int, float, str)
+        and option not in NOT_OPTIONS | OPTIONS.keys()
     }
 
 
