@@ -40,6 +40,7 @@ from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, pictures, report, scores, session
+from purejaxppo.sweep.launchers import exit_on_signals
 from purejaxppo.sweep.packing import Group, batch_sizes, group_up
 from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search import Optuna
@@ -836,6 +837,16 @@ def test_a_signal_to_a_sweep_cancels_its_jobs(number, tmp_path, monkeypatch, cap
         assert signal.getsignal(number) == signal.SIG_DFL
     assert ended.value.code == 128 + number and cancelled == [1, 1]
     assert "interrupted; everything saved so far is kept" in capsys.readouterr().err
+
+
+@pytest.mark.toy
+def test_a_signal_sets_the_exit_code_even_if_ray_replaces_it():
+    with kept_handlers(), pytest.raises(SystemExit) as ended, exit_on_signals():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            raise SystemExit(1) from None
+    assert ended.value.code == 143
 
 
 @pytest.mark.toy

@@ -42,11 +42,13 @@ def launcher(name: str) -> Launcher:
 def exit_on_signals() -> Iterator[None]:
     """Raise SystemExit at the first SIGTERM or SIGHUP, so that jobs end as at Ctrl-C."""
     before: dict[int, Any] = {}
+    codes: list[int] = []
 
     def leave(number: int, frame: object) -> None:
         for other in before:  # terminals and `timeout` send two
             signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(fail(f"interrupted; {NOTHING_LOST}", code=128 + number))
+        codes.append(fail(f"interrupted; {NOTHING_LOST}", code=128 + number))
+        raise SystemExit(codes[0])
 
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
@@ -54,6 +56,10 @@ def exit_on_signals() -> Iterator[None]:
                 before[number] = signal.signal(number, leave)
     try:
         yield
+    except SystemExit:
+        if codes:  # Ray changes the code
+            raise SystemExit(codes[0]) from None
+        raise
     finally:
         for changed, handler in before.items():
             signal.signal(changed, handler or signal.SIG_DFL)
