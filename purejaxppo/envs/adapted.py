@@ -15,7 +15,7 @@ import numpy as np
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.teams import Team
-from purejaxppo.spaces import Box
+from purejaxppo.spaces import Box, example
 
 ParameterValues = Mapping[str, Any]
 """Parameters by name, scalars, traced or not."""
@@ -155,3 +155,10 @@ class CustomTask(BaseTask):
 def as_base_task(task: BaseTask | Task | MultiTask) -> BaseTask:
     """Return the task itself if it is a `BaseTask`, else a `CustomTask` around it."""
     return task if isinstance(task, BaseTask) else CustomTask(task)
+
+
+def trace(task: Any) -> None:
+    """Trace a reset and a step, which find invalid options without compilation."""
+    key = jax.random.key(0)
+    state, _ = jax.eval_shape(task.reset, key)
+    jax.eval_shape(task.step, key, state, jax.tree.map(example, task.action))

@@ -22,7 +22,7 @@ import numpy as np
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
-from purejaxppo.envs.adapted import BaseTask, ParameterValues
+from purejaxppo.envs.adapted import BaseTask, ParameterValues, trace
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.workers.gym_spaces import convert
@@ -31,7 +31,7 @@ from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
 from purejaxppo.envs.wrappers import TimeLimit
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
 
 CLASSES = {
     "MPE_simple_v3": "SimpleMPE",
@@ -97,8 +97,6 @@ NOT_OPTIONS |= {
 SMAX, and JaxMARL ignores the others or does not implement them."""
 NEVER = 2**30
 """A time limit that no episode reaches."""
-
-
 OPTION_ERRORS = (
     *(ArithmeticError, AssertionError, LookupError, NameError, NotImplementedError),
     *(TypeError, ValueError),
@@ -152,9 +150,7 @@ def make(name: str, config: EnvConfig) -> BaseTask:
             limit = _unlimit(name, env, config.max_episode_steps)
             task = JaxMarlTask(env, name, limit, weight)
             if config.options:  # some invalid ones fail only in a step
-                key = jax.random.key(0)
-                state, _ = jax.eval_shape(task.reset, key)
-                jax.eval_shape(task.step, key, state, tuple(map(example, task.action)))
+                trace(task)
     except OPTION_ERRORS as error:
         problem = str(error) or "rejected by JaxMARL"
         raise ValueError(f"env.options for jaxmarl/{name}: {problem}") from error

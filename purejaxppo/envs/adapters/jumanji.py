@@ -17,14 +17,14 @@ import numpy as np
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import BaseTask
+from purejaxppo.envs.adapted import BaseTask, trace
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.vectorize import cast_to_space
 from purejaxppo.envs.wrappers import TimeLimit
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, example
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 TIME_LIMITS = {
     "BinPack-v2": 100,
@@ -96,7 +96,7 @@ def make(name: str, config: EnvConfig) -> BaseTask:
     with _invalid_options(name, config.options):
         task = _make_task(name, options, config.max_episode_steps)
         if options:
-            _trace(task)
+            trace(task)
     task.cheap_reset = name in CHEAP_RESETS
     task.keeps_integers = name in INTEGER_TASKS
     task.fresh_fraction = 0.25 if name in EXPENSIVE_RESETS else 1.0
@@ -114,13 +114,6 @@ def _make_task(name: str, options: Mapping[str, Any], max_episode_steps: int) ->
         # Rewards of SearchAndRescue shrink with time; they grow by up to 1 / (limit + 1).
         env = _make_env(name, {**options, "time_limit": limit + 1})
     return JumanjiTask(env, limit)
-
-
-def _trace(task: "JumanjiTask") -> None:
-    """Trace a reset and a step, which find invalid options without compilation."""
-    key = jax.random.key(0)
-    state, _ = jax.eval_shape(task.reset, key)
-    jax.eval_shape(task.step, key, state, example(task.action))
 
 
 def _make_env(name: str, options: Mapping[str, Any]) -> Any:
