@@ -26,7 +26,7 @@ from purejaxppo.parts import (
 )
 from purejaxppo.runs import pretraining, warm_start
 from purejaxppo.runs.agent import Agent, HasBest, agent_of
-from purejaxppo.runs.rows import COLUMNS, LOSSES_OF_ALL, check_names, env_columns
+from purejaxppo.runs.rows import COLUMNS, COUNTS, check_names, env_columns
 from purejaxppo.setup import resolve
 from purejaxppo.types import (
     Hyperparams,
@@ -254,8 +254,8 @@ def curves(metrics: Metrics, declared: Sequence[tuple[str, str]] = ()) -> Curves
         means = mean(*episodes.metrics)
         extras |= {f"env/{name}": means[:, i] for i, (name, _) in enumerate(declared)}
 
-    of_all = {name: getattr(metrics.losses, name) / updates for name in LOSSES_OF_ALL}
-    losses = jax.tree.map(lambda x: mean(x, metrics.trained), metrics.losses)._replace(**of_all)
+    counts = {name: getattr(metrics.losses, name) / updates for name in COUNTS}
+    losses = jax.tree.map(lambda x: mean(x, metrics.trained), metrics.losses)._replace(**counts)
     return Curves(
         env_steps=jnp.cumsum(metrics.env_steps.astype(jnp.float32)),
         episodic_return=mean(episodes.return_sum, episodes.count),

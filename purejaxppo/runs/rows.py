@@ -56,8 +56,8 @@ DAMAGED_METRICS = "metrics.csv.damaged"
 """Copy of a metrics.csv with corrupt rows."""
 
 
-LOSSES_OF_ALL = ("epochs", "skipped")
-"""Fields of `Losses` that updates without gradient steps have, too."""
+COUNTS = ("epochs", "skipped")
+"""Fields of `Losses` that are counts per update. The others are means over gradient steps."""
 Row = dict[str, float]
 
 
@@ -100,7 +100,7 @@ def metrics_row(metrics: Metrics, declared: Sequence[tuple[str, str]] = ()) -> R
         sums = zip(declared, *episodes.metrics, strict=True)
         row |= {f"env/{name}": float(x) / int(n) for (name, _), x, n in sums if n}
     for name in metrics.losses._fields[:-1]:  # the last field is among the extras
-        count = updates if name in LOSSES_OF_ALL else int(metrics.trained)
+        count = updates if name in COUNTS else int(metrics.trained)
         if count:
             row[f"losses/{name}"] = float(getattr(metrics.losses, name)) / count
     for name, value in metrics.extras.items():
