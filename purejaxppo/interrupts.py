@@ -106,7 +106,7 @@ class Interrupt:
 
 
 def is_delayed() -> bool:
-    """Return True while an `Interrupt` saves before the process ends."""
+    """Return True while an `Interrupt` is active, so that a signal does not end the process."""
     return bool(_ACTIVE)
 
 

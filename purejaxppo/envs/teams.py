@@ -57,8 +57,8 @@ class Team:
             agents: names of the agents.
             observations: the agents' observation spaces, including masks.
             actions: their action spaces.
-            masked: True if masks come from elsewhere, too.
-            native: the simulator's spaces.
+            masked: True if the environment also returns masks outside of its observations.
+            native: the simulator's spaces of each agent.
 
         Raises:
             ValueError: the spaces cannot be padded to a common one, or a mask has a wrong size.
